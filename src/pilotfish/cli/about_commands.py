@@ -16,7 +16,7 @@ from pilotfish.errors import BadInput
 
 SHELLS = ("bash", "zsh", "fish")
 RUN_OR_TASK = re.compile(r"[0-9]+|.+[.][0-9]+")
-"""Matches the name of a run or task, which a user may give instead of an error code."""
+"""Matches numbers of runs and ids of tasks. Users sometimes give these instead of an error code."""
 
 
 @click.command()

@@ -1,6 +1,6 @@
-"""Completes runs, tasks, sites and pools for the shell.
+"""Completes names of runs, tasks, sites and pools in the shell.
 
-If a master runs, completion asks this master. Completion never starts a master. After an error, completion suggests nothing.
+Completion asks the master of the pool. If no master runs, completion does not start one. After an error, completion suggests nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pilotfish.client.session import PoolSession, connect_if_served
 from pilotfish.errors import PilotfishError
 
 TIMEOUT_S = 2.0
-"""Seconds until completion gives up; a hanging shell is worse than no suggestion."""
+"""Seconds until completion gives up, because a hanging shell is worse than no suggestion."""
 MAX_RUNS = 50
 ONE_WORD = re.compile(r"[\w@%+=:,./-]+")
 """Matches names that need no quotes in any shell."""
@@ -46,14 +46,14 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def complete_run(is_offered: Callable[[Row], bool] = any_run, with_tasks: bool = False) -> Complete:
-    """Complete numbers and names of the runs that the command accepts. ``with_tasks``: whether to complete tasks after a run and a dot."""
+    """Complete the numbers and names of runs that the command accepts. ``with_tasks``: after a run and a dot, complete tasks of the run."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         rows = _query_pool(context, _runs)
         number, dot, index = incomplete.partition(".")
         if not (with_tasks and dot and number.isdigit()):
             return _run_items(rows, is_offered, incomplete)
-        # Task numbers come from the task count alone, because a run may have a million tasks.
+        # The numbers of tasks are made from their count, because asking for a million tasks would take too long.
         counts = [int(row["tasks"]) for row in rows if str(row["run"]) == number]
         return [CompletionItem(f"{number}.{task}") for count in counts for task in _numbers_like(index, count)]
 
@@ -61,7 +61,7 @@ def complete_run(is_offered: Callable[[Row], bool] = any_run, with_tasks: bool =
 
 
 def complete_running_task(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Suggest tasks for shell completion. Before a dot is typed, suggest only running tasks, because users most often want these."""
+    """Complete ids of tasks. Before the user has typed a dot, suggest only running tasks, because users want these most often."""
     if "." in incomplete:
         return complete_run(with_tasks=True)(context, parameter, incomplete)
     return _items((row["id"] for row in _query_pool(context, _running)), incomplete)[:MAX_TASKS]
@@ -87,7 +87,7 @@ def complete_site(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_what_if(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the forms of a CHANGE argument, with the names of the configured sites."""
+    """Complete a CHANGE argument of whatif. The suggestions contain the names of the configured sites."""
     sites = [item.value for item in complete_site(context, parameter, "")]
     forms = [f"policy={name}" for name in plugins.names("policies")] + ["cores=", "+8 cores"]
     for site in sites:
@@ -138,7 +138,7 @@ def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _run_items(rows: Rows, is_offered: Callable[[Row], bool], incomplete: str) -> list[CompletionItem]:
-    """List the runs, the newest first, because users mean a new run most often."""
+    """List the runs. The newest run comes first, because users want it most often."""
     found: dict[str, CompletionItem] = {}
     for row in sorted(rows, key=lambda row: -int(row["run"])):
         name = str(row["name"])
@@ -149,7 +149,7 @@ def _run_items(rows: Rows, is_offered: Callable[[Row], bool], incomplete: str) -
 
 
 def _numbers_like(start: str, count: int) -> list[int]:
-    """Return the numbers below ``count`` that start with these digits: 1 gives 1, 10 to 19, 100 to 199."""
+    """Return the numbers below ``count`` whose first digits are ``start``: for 1, these are 1, 10 to 19, 100 to 199 and so on."""
     if start and not (start.isascii() and start.isdigit()):
         return []
     if not start:
@@ -175,7 +175,8 @@ def _running(master: PoolSession) -> Rows:
 
 
 def _query_pool(context: click.Context, query: Callable[[PoolSession], Rows]) -> Rows:
-    """Return the rows of the answer of the master. If no master runs, or after the timeout, return no rows."""
+    """Send a query to the master and return the rows of its answer. Return no rows if no master runs or if the master does not answer in
+    time."""
     try:
         with _at_most(TIMEOUT_S):
             master = connect_if_served(context.params.get("pool") or DEFAULT_POOL)

@@ -1,6 +1,6 @@
 """Runs commands and turns errors into messages and exit statuses.
 
-Each command is imported when it is called, so that the help is shown without delay.
+The module of a command is imported only when the command is called, so that the help is shown without delay.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pilotfish.cli.terminal.pool_hints import register_pool_command, set_hint_po
 from pilotfish.errors import BadInput, PilotfishError
 
 MORE = "More"
-"""Section of ``pilotfish --help`` for plug-in commands that name no existing section."""
+"""Section of ``pilotfish --help`` for plug-in commands that do not name one of the other sections."""
 NUMBERS = {"a valid integer range": "a whole number", "a valid integer": "a whole number", "a valid float range": "a number"}
-"""Maps names of types in messages of click to plain words."""
+"""Plain words for the names of types in messages of click."""
 SHORT_HELP = 80
 """Maximum length of a plug-in command's help in ``pilotfish --help``."""
 COMPLETING = "_PILOTFISH_COMPLETE"
@@ -28,7 +28,8 @@ COMPLETING = "_PILOTFISH_COMPLETE"
 
 
 class LazyGroup(SuggestingGroup):
-    """Imports a command when it is called. ``pilotfish --help`` also imports all plug-in commands, to read their help texts."""
+    """A group that imports the module of a command when the command is called. ``pilotfish --help`` imports all plug-in commands too, to
+    read their help texts."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(plugins.names("commands"))
@@ -97,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that the shell closed (``>&-``) on /dev/null. Otherwise, the next file that is opened, such as a socket, gets
-    the descriptor, and programs that are started write into this file."""
+    """Open standard streams that the shell has closed (``>&-``), with /dev/null as their file. Otherwise, the next file that this program
+    opens, such as a socket, would get the descriptor, and child processes would write into this file."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == descriptor:
             os.set_inheritable(descriptor, True)
@@ -109,7 +110,7 @@ def invoke(arguments: list[str]) -> int:
     set_hint_pool(None)
     as_json = "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     try:
-        # click's own main would print errors in another form and treat a closed pipe as a failure.
+        # The main function of click is not used: it prints errors in a different form and treats a closed pipe as a failure.
         with pilotfish.make_context("pilotfish", list(arguments), obj=list(arguments)) as context:
             outcome = pilotfish.invoke(context)
         sys.stdout.flush()
@@ -129,7 +130,7 @@ def invoke(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        # The program that read the output has ended (`pilotfish tasks | head`), so an error message would help nobody.
+        # The reader of the output has ended, as in `pilotfish tasks | head`. This is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -139,7 +140,7 @@ def invoke(arguments: list[str]) -> int:
 
 
 def as_system_problem(error: OSError) -> PilotfishError:
-    """Turn an error of the system into a PilotfishError. If the current directory was removed, say so."""
+    """Turn an error of the system into a PilotfishError. The error says so if the current directory was removed."""
     from pilotfish.applications.executables.working_directory import current_directory, removed_directory_error
 
     if isinstance(error, FileNotFoundError) and not os.path.isabs(error.filename or "") and current_directory() is None:
@@ -150,7 +151,7 @@ def as_system_problem(error: OSError) -> PilotfishError:
 
 
 def _command_path(arguments: Sequence[str]) -> str:
-    """Return the command and its subcommand, such as ``pilotfish site add``. The parser of click does not name them in its errors."""
+    """Return the typed command with its subcommand, such as ``pilotfish site add``. Errors of click's parser do not contain it."""
     command: click.Command | None = pilotfish
     path = "pilotfish"
     for word in arguments:

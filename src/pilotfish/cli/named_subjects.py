@@ -16,7 +16,8 @@ RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 
 
 class NamedSubjects(NamedTuple):
-    """``tasks``: ids of tasks, without repetitions. ``runs``: rows of runs, without repetitions."""
+    """The tasks and runs that the words of a command name. ``tasks``: ids of tasks, without repetitions. ``runs``: rows of runs, without
+    repetitions."""
 
     tasks: list[str]
     runs: list[dict[str, Any]]
@@ -41,7 +42,8 @@ def runs_with_name(master: PoolSession, name: str) -> list[int]:
 
 
 def _tasks_named(master: PoolSession, word: str) -> list[str]:
-    """Returns the tasks that a word names. Returns an empty list if the word can only name runs."""
+    """Returns the ids of the tasks that a word names. Returns an empty list if the word can only be the name of a run or a range of
+    runs."""
     if "." not in word:
         return []
     run, _, span = word.rpartition(".")
@@ -49,7 +51,7 @@ def _tasks_named(master: PoolSession, word: str) -> list[str]:
     if ends is None:
         single = named_task(master, word) or (task_name(word) if TASK.fullmatch(word) else None)
         return [single] if single else []
-    with suppress(BadInput):  # a run or the label of a task may look like a range
+    with suppress(BadInput):  # the word can be a name or a label that only looks like a range
         if find_run(master, word):
             return []
     with suppress(BadInput):
@@ -67,7 +69,7 @@ def _runs_named(master: PoolSession, word: str) -> list[dict[str, Any]]:
     ends = RANGE.fullmatch(word)
     if ends is None:
         return [find_run(master, word)]
-    with suppress(BadInput):  # the name of a run may look like a range
+    with suppress(BadInput):  # the word can be the name of a run that only looks like a range
         return [find_run(master, word)]
     first, last = map(int, ends.groups())
     rows = [row for row in master.ask("runs") if first <= row["run"] <= last]

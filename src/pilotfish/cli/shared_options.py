@@ -1,4 +1,4 @@
-"""Defines options that several commands share, and former names of options."""
+"""Defines options and arguments that several commands share, and options with former names."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ sites_option = click.option(
 
 
 def run_argument(offered: Callable[[dict[str, Any]], bool] = completions.any_run) -> Callable[[Decorated], Decorated]:
-    """Return the argument RUN. Its default is the last run. ``offered`` selects the runs that completion suggests."""
+    """Return the argument RUN. Its default is the last run. ``offered`` decides which runs completion suggests."""
     return click.argument("run", required=False, metavar="[RUN]", shell_complete=completions.complete_run(offered))
 
 
@@ -91,10 +91,10 @@ def note_new_name(old: str, new: str) -> None:
 
 
 class OldOption(click.Option):
-    """A hidden option with the former name of another option. It passes its value to the other option."""
+    """A hidden option with the former name of an option. It passes its value to the option with the new name."""
 
     def __init__(self, names: list[str], new: str, **attributes: Any) -> None:
-        # Eager options are processed before the option that gets the value.
+        # The option is eager, so that click processes it before the option that gets its value.
         super().__init__(names, hidden=True, expose_value=False, is_eager=True, help=f"Former name of {new}.", **attributes)
         self.new = new
 
@@ -107,12 +107,13 @@ class OldOption(click.Option):
 
 
 class OldWords(click.Argument):
-    """Accepts the arguments of a former form of a command, such as ``workers add SITE``. The help does not show this argument."""
+    """A hidden argument for the words of a former form of a command, such as ``workers add SITE``."""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         return []
 
 
 def old_option(old: str, new: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Add an option with a former name. Its parameter name is ``old_…``, so that it differs from all other parameters."""
+    """Add a hidden option with a former name. The name of its parameter begins with ``old_``, so that it differs from all other
+    parameters."""
     return click.option(old, f"old_{old.strip('-')}", cls=OldOption, new=new, **attributes)

@@ -1,8 +1,8 @@
-"""Keeps the environment variables and the interpreter of the command that starts an application, so that the manager of the application
-gets the same.
+"""Saves the environment variables and the Python interpreter of the command that starts an application. The manager of the application then
+runs with the saved environment and interpreter.
 
-The process of the manager is a child of the master, so it would otherwise have the environment of the master. The master may have been
-started from another shell or virtual environment.
+The process of the manager is a child of the master. Without the saved values, the manager would have the environment of the master, and
+possibly somebody started the master from a different shell or virtual environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ OURS = "PILOTFISH_"
 
 
 def save_environment(directory: Path, uid: str) -> None:
-    """Saves the interpreter and the environment of this process, without probable secrets, for the run with this ``uid``."""
+    """Saves the interpreter and the environment of this process for the run with this ``uid``. Leaves out variables whose names look like
+    secrets."""
     descriptor = os.open(_path(directory, uid), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump({"interpreter": sys.executable, "variables": without_secrets(os.environ)}, file)
@@ -34,8 +35,8 @@ def use_environment(directory: Path, uid: str) -> None:
 
 
 def use_interpreter(directory: Path, uid: str, module: str, arguments: Sequence[str]) -> None:
-    """Starts ``module`` in this process with the saved environment and interpreter. Does nothing if this process already has the saved
-    interpreter, or if that interpreter does not exist any more."""
+    """Replaces this process by ``module``, run with the saved environment and interpreter. Does nothing if this process already uses the
+    saved interpreter, or if the saved interpreter does not exist any more."""
     saved = _read(directory, uid)
     interpreter = str(saved.get("interpreter", ""))
     if interpreter in ("", sys.executable) or not os.access(interpreter, os.X_OK):
@@ -67,5 +68,5 @@ def forget_environment(directory: Path, uid: str) -> None:
 
 
 def _path(directory: Path, uid: str) -> Path:
-    # The client chooses the uid. It may contain any characters.
+    # The client chooses the uid, and the uid can contain any characters.
     return directory / f"environment-{hashlib.sha256(uid.encode()).hexdigest()[:32]}.json"

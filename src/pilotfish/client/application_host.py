@@ -1,9 +1,9 @@
 """Runs an ApplicationManager in a process beside the master: ``python -m pilotfish.client.application_host POOL UID FILE``.
 
 The process is a client of the master. The manager has its own thread, which gets ended tasks from a queue. Each time the manager has
-processed the ended tasks from the queue, the process sends one frame. The frame has the new tasks of the manager, and the number of ended
-tasks that the manager has processed so far. The master records the whole frame or nothing. So after a crash of the process or of the
-master, the manager continues exactly after the last recorded frame.
+processed the ended tasks from the queue, the process sends one frame to the master. The frame contains the new tasks of the manager, and
+the number of ended tasks that the manager has processed so far. The master records either the whole frame or nothing. So after a crash of
+the process or of the master, the manager continues after the last recorded frame.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ApplicationHost:
 
     def __init__(self, client: PoolSession, submission: Submission, manager: ApplicationManager, resume: bool = False) -> None:
         self._client = client
-        # A restarted manager may create tasks that are equal to tasks from before the restart. With ``resume``, the new tasks would get the
-        # results of the earlier tasks.
+        # A restarted manager does not resume: its new tasks can be equal to tasks that it created before the restart, and ``resume`` would
+        # give the new tasks the results of these earlier tasks.
         self._resume = resume and submission.next_index == 0
         self._manager = manager
         self._queue: queue.SimpleQueue[_QueueItem] = queue.SimpleQueue()
@@ -81,7 +81,7 @@ class ApplicationHost:
             while self._unfinished() or self._expects_more_tasks():
                 self._process_next()
         except BadInput:
-            # A cancelled run accepts no more tasks. Its manager may still write files in ``finalize``.
+            # A cancelled run accepts no more tasks. But the manager of the run can still write files in ``finalize``.
             self._is_cancelled = bool(self._client.ask("run", run=self._submission.run)["closed"])
             if not self._is_cancelled:
                 raise
@@ -103,7 +103,8 @@ class ApplicationHost:
                 self._rebuild(done)
 
     def _rebuild(self, done: list[TaskDone]) -> None:
-        """After a restart, passes the tasks that were already processed to ``resume``, and the other ended tasks to ``tasks_done``."""
+        """Gives ended tasks to the manager after a restart. Tasks that the manager processed before the restart go to ``resume``, all other
+        ended tasks to ``tasks_done``."""
         known = min(len(done), self._processed - self._ended)
         self._ended += known
         self._manager.resume(done[:known])
@@ -126,8 +127,8 @@ class ApplicationHost:
         self._send_new(self._processed)
 
     def _cancel(self) -> None:
-        """Cancels the tasks that the manager wants to cancel, before the master records that the ended tasks are processed. So after a
-        crash between these two steps, the manager gets the same ended tasks again and cancels the same tasks again."""
+        """Cancels the tasks that the manager wants to cancel. This happens before the master records how many ended tasks are processed.
+        After a crash between these two steps, the manager gets the same ended tasks again and cancels the same tasks again."""
         wanted, self._tasks.cancelled = self._tasks.cancelled, {}
         known = [f"{self._submission.run}.{index}" for index in wanted if index < self._submission.next_index]
         if known:
@@ -153,7 +154,7 @@ class ApplicationHost:
         """Sends the new tasks. ``advance``: number of ended tasks that the manager has processed; -1 if this number has not changed."""
         entries = self._tasks.take(self._resume)
         if entries or advance >= 0:
-            must_flush = bool(self._tasks.descriptions)  # nothing else has these descriptions if this process is killed
+            must_flush = bool(self._tasks.descriptions)  # only this process has these descriptions, and it can be killed
             for index, entry in enumerate(entries, self._submission.next_index):
                 if self._tasks.specs[entry.spec][0].kind == "exec":
                     command, label = self._tasks.descriptions.pop(index, ("", ""))
@@ -214,8 +215,8 @@ class ApplicationHost:
 def host(pool_directory: Path, uid: str, path: Path) -> int:
     """Runs the manager of a run file to its end and returns the exit status of the process.
 
-    The process ends when its connection to the master breaks, because the next master starts a new process for the manager. If the old and
-    the new process ran together, both would create tasks for the same results.
+    The process ends when its connection to the master breaks, because the next master starts a new process for the manager. If the old
+    process continued, both processes would create tasks for the same results.
     """
     try:
         client = PoolSession.connect(pool_directory, reconnect_s=0.0)
@@ -230,7 +231,7 @@ def host(pool_directory: Path, uid: str, path: Path) -> int:
 
 
 def _exit_at_once() -> None:
-    """Ends the process at once, even if the manager is working. The next process repeats the work that did not reach the master."""
+    """Ends the process at once, even if the manager is working. The next process repeats all work that the master has not recorded."""
     print("the connection to the master is lost", file=sys.stderr, flush=True)
     os._exit(1)
 

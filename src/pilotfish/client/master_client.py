@@ -4,7 +4,7 @@ The client's own thread receives all messages and sends most messages. Other thr
 client's thread. So a burst of tasks becomes a few frames. If the client has not sent anything for a moment, the calling thread sends its
 task itself. This saves a thread switch when tasks come one by one.
 
-After a reconnect, the client sends everything again that the master has not confirmed. The master skips tasks that it has already recorded.
+After a reconnect, the client repeats all messages that the master has not confirmed. The master skips tasks that it has already recorded.
 So no task is lost, and no task is recorded twice.
 """
 
@@ -39,9 +39,10 @@ FULL_DISK_S = 1.0
 """Seconds until the client sends tasks again, after the master reported that its disk is full."""
 CLOSED_FIX = "after the end of its with block, or after close(), a run takes no more tasks: submit them before, or open another Run"
 _DIRECT_AFTER_S = 0.0001
-"""If nothing was sent for this many seconds, the calling thread sends its task itself. Tasks then come one by one and form no batch."""
+"""If the client has sent nothing for this many seconds, the calling thread sends its task itself: tasks that come this slowly form no
+batch."""
 _BACKLOG_BYTES = 256 * 1024 * 1024
-"""Maximum number of unsent bytes of a run. While a run has more unsent bytes, callers wait."""
+"""Maximum number of unsent bytes of a run. While a run has more unsent bytes, ``submit`` waits."""
 
 _clients: weakref.WeakSet[MasterClient] = weakref.WeakSet()
 
@@ -51,7 +52,7 @@ class _RepeatAll(ConnectionFailed):
 
 
 class MasterClient:
-    """Client of one master. Create it with ``connect``. Its methods are thread-safe. Callbacks may call only methods that do not wait."""
+    """Client of one master. Create it with ``connect``. Its methods are thread-safe. A callback must not call a method that waits."""
 
     def __init__(
         self, pool_directory: Path, connection: MasterConnection, revive: Callable[[], None] | None, reconnect_s: float = RECONNECT_S
@@ -87,10 +88,10 @@ class MasterClient:
     def connect(
         cls, pool_directory: str | os.PathLike[str], revive: Callable[[], None] | None = None, reconnect_s: float = RECONNECT_S
     ) -> Self:
-        """Connects to the master of a pool. If no master listens, ``revive`` starts a master.
+        """Connects to the master of a pool. If no master listens, calls ``revive``, which starts a master.
 
-        ``reconnect_s``: after the loss of a connection, seconds until the client stops trying to reach a master. With 0, the client ends
-        with its first connection.
+        ``reconnect_s``: after a connection is lost, the client tries for this many seconds to reach a master. With 0, the client ends with
+        its first connection.
         """
         directory = Path(pool_directory)
         try:
@@ -105,7 +106,8 @@ class MasterClient:
     # --- calls of any thread ------------------------------------------------------------------------------------------------------
 
     def open_run(self, uid: str, options: RunOptions, *, sends_tasks: bool = True) -> Submission:
-        """Opens a new run, or finds the run with this uid. ``sends_tasks``: whether this client will send tasks of the run."""
+        """Opens a new run, or finds the run if one with this uid exists. ``sends_tasks``: whether this client will send tasks of the
+        run."""
         submission = Submission(uid, options, sends_tasks)
         with self._lock:
             self._check()
@@ -132,7 +134,8 @@ class MasterClient:
     def submit(
         self, run: Submission, spec: int, packed: PackedPayload, register: Callable[[int], None] | None = None, needs: TaskNeeds = NO_NEEDS
     ) -> int:
-        """Adds one task to a run and returns its index. Calls ``register`` with the index before any message about the task can arrive."""
+        """Adds one task to a run and returns the index of the task. Calls ``register`` with this index before any message about the task
+        can arrive."""
         parts: list[Buffer] = [packed] if isinstance(packed, bytes) else packed
         if sum(map(len, parts)) > SHARE_BYTES and self.share.is_dir():
             payload = self._write_shared(parts)
@@ -158,8 +161,8 @@ class MasterClient:
 
     @contextmanager
     def using_results(self, run: Submission) -> Iterator[None]:
-        """Prevents the master from dropping results during the ``with`` block. So the tasks that the block submits can use the result of
-        each future that was unfinished at the beginning of the block."""
+        """Prevents the master from dropping results of the run during the ``with`` block. Tasks that the block submits can then use the
+        result of each future that was unfinished at the beginning of the block."""
         with self._lock:
             run.results_in_use += 1
         try:
@@ -169,7 +172,8 @@ class MasterClient:
                 run.results_in_use -= 1
 
     def submit_whole(self, run: Submission, tasks: TaskList, entries: Sequence[TaskEntry], advance: int) -> range:
-        """Sends new tasks (``entries``) and the application's progress (``advance``) in one frame. The master records all or nothing."""
+        """Sends new tasks (``entries``) and the application's progress (``advance``) in one frame. The master records the whole frame or
+        nothing."""
         with self._lock:
             self._check()
             indices = run.add_whole(tasks.specs, entries, advance)
@@ -177,8 +181,8 @@ class MasterClient:
         return indices
 
     def watch(self, run: Submission, listener: RunListener, cursor: int = 0, payloads: bool = True) -> None:
-        """Reports the updates of a run to ``listener``, except its first ``cursor`` ended tasks. ``payloads``: whether the master sends
-        results."""
+        """Reports the updates of a run to ``listener``. Leaves out the first ``cursor`` ended tasks of the run. ``payloads``: whether the
+        master sends the results of the tasks."""
         with self._lock:
             self._check()
             run.listener, run.payloads_wanted = listener, payloads
@@ -191,7 +195,8 @@ class MasterClient:
         with self._lock:
             self._check()
             run.close_wanted = True
-            # A Close has no answer. The master works in order, so the answer to a later request shows that the Close was recorded.
+            # A Close has no answer. The master handles messages in order, so the answer to a later request shows that the Close is
+            # recorded.
             self._requests.ask("run", {"run": run.run})
             self._wake()
 
@@ -230,16 +235,17 @@ class MasterClient:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this program has closed the client. The client then takes no more requests."""
+        """Whether this program has closed the client. A closed client takes no more requests."""
         return self._closing
 
     def in_other_thread(self) -> bool:
-        """Tests whether the caller is in another thread than the client's thread. The client's thread must not wait for the client."""
+        """Returns whether the caller is not the client's own thread. The client's own thread must not wait for the client."""
         return threading.current_thread() is not self._thread
 
     def join(self) -> None:
         """Waits for the end of the client's thread."""
-        # After Ctrl-C in ``Thread.join``, Python 3.11 takes the thread for ended. So the thread also sets an event at its end.
+        # If Ctrl-C interrupts ``Thread.join``, Python 3.11 believes that the thread has ended. So the thread also sets an event when it
+        # ends, and this method waits for the event.
         self._has_ended.wait()
         self._thread.join()
 
@@ -252,7 +258,7 @@ class MasterClient:
             raise ConnectionFailed("this client has been closed", CLOSED_FIX)
 
     def _wake(self, always: bool = False) -> None:
-        """Wakes the client's thread if it waits for messages. ``always``: whether to wake it at other times too, such as while it
+        """Wakes the client's thread if the thread is waiting for messages. ``always``: wake the thread in any state, for example while it
         reconnects."""
         if self._sleeping or (always and self._wake_write >= 0):
             self._sleeping = False
@@ -265,7 +271,7 @@ class MasterClient:
         return request.result()
 
     def _send_now(self) -> None:
-        """Sends unsent frames in the caller's thread. If it cannot send all of them at once, wakes the client's thread."""
+        """Sends unsent frames in the caller's thread. If some frames cannot be sent at once, wakes the client's thread."""
         if self._sending.acquire(blocking=False):
             try:
                 connection = self._connection
@@ -275,7 +281,7 @@ class MasterClient:
                     if not connection.waiting:
                         return
             except OSError:
-                pass  # the client's thread gets the same error, reconnects and sends unconfirmed frames again
+                pass  # the client's thread will get the same error, reconnect and repeat all unconfirmed frames
             finally:
                 self._sending.release()
         with self._lock:
@@ -352,7 +358,7 @@ class MasterClient:
                     os.read(wake, 64)
                 else:
                     for message, body in connection.receive():
-                        if type(message) is not Opened:  # after a reconnect, Opened comes first, so Opened shows no progress
+                        if type(message) is not Opened:  # Opened is no progress, because it comes first after every reconnect
                             self._reconnection.note_answer()
                         self._handle(message, body)
                         del message, body  # free large buffers before the next wait
@@ -443,10 +449,12 @@ class MasterClient:
             request.set_exception(problem)
 
     def _handle_refusal(self, problem: PilotfishError) -> None:
-        """Handles a refused Open or Submit. If an Open is pending, the oldest pending Open was refused. Otherwise a Submit was refused.
+        """Handles a refused Open or Submit. If an Open is pending, the refusal is about the oldest pending Open. Otherwise it is about a
+        Submit.
 
-        After a refused Submit, all runs with unconfirmed tasks fail. If the reason is a full disk of the master, nothing fails: the client
-        waits and sends everything again. During this wait, the client ignores further refusals, because they have the same reason.
+        After a refused Submit, all runs with unconfirmed tasks fail, except if the disk of the master is full. In this case, the client
+        waits and sends everything unconfirmed again. During the wait, the client ignores further refusals, because they have the same
+        reason.
         """
         if problem.code == JournalFull.code:
             self._repeat_at = time.monotonic() + FULL_DISK_S
@@ -476,10 +484,10 @@ class MasterClient:
                 connection.close()
 
     def _reconnect(self) -> None:
-        """Opens a new connection and queues everything unconfirmed on it. Raises ConnectionFailed if no master can be reached."""
+        """Opens a new connection and queues all unconfirmed messages on it. Raises ConnectionFailed if no master can be reached."""
         connection = self._reconnection.connect()
         with self._sending, self._lock:
-            forgotten = self._requests.runs_to_forget()  # if the client opened such a run, the master could create the run again
+            forgotten = self._requests.runs_to_forget()  # opening a forgotten run would create the run again
             for run in [run for run in self._runs.values() if run.run not in forgotten]:
                 connection.put(frame_message(run.open_message()))
                 for encoded in run.frames_to_repeat():
@@ -487,13 +495,13 @@ class MasterClient:
             self._connection = connection
 
     def _may_end(self) -> bool:
-        """Marks all pending requests to be sent again. Returns True if the client was closed and nothing is unconfirmed."""
+        """Marks all pending requests to be sent again. Returns True if the client can end: it was closed, and nothing is unconfirmed."""
         with self._lock:
             self._requests.repeat()
             return self._closing and not self._has_unconfirmed()
 
     def _has_unconfirmed(self) -> bool:
-        """Tests whether a task is unconfirmed or a request is unanswered."""
+        """Returns whether a task is unconfirmed or a request is unanswered."""
         return bool(self._requests) or any(run.has_unaccepted for run in self._runs.values())
 
     def _fail(self, error: PilotfishError) -> None:
@@ -510,7 +518,8 @@ class MasterClient:
             run.lost(error)
 
     def _disable_after_fork(self) -> None:
-        """Disables the client in a forked child. The child has no thread of the client, and the connection belongs to the parent."""
+        """Disables the client in a forked child process. A fork does not copy the client's thread, and the connection belongs to the
+        parent."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._space = threading.Condition(self._lock)

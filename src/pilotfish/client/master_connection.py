@@ -1,7 +1,7 @@
 """Connects to the Unix socket of a master and exchanges frames.
 
-``dial`` connects; then client and master authenticate each other. ``dial`` may block, but the connection that ``dial`` returns never
-blocks. ``Reconnection`` calls ``dial`` again after a connection broke.
+``dial`` opens a connection; then client and master authenticate each other. ``dial`` can block, but sending and receiving on the open
+connection never block. After a connection broke, ``Reconnection`` calls ``dial`` again.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ Frame = tuple[Any, memoryview]
 _READ_BYTES = 64 * 1024
 _READ_BYTES_LARGE = 1024 * 1024
 _JOIN_BELOW = 32 * 1024
-"""Parts with fewer bytes are joined before sending. The copy is cheaper than another buffer in the system call."""
+"""Parts with fewer bytes are copied into one buffer before sending. The copy costs less time than several buffers in the system call."""
 _PARTS_PER_CALL = 64
 HANDSHAKE_S = 20.0
 _BACK_OFF_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds to wait before the second, third, … attempt to reach the master."""
 _STEADY_S = 5.0
-"""A connection that lasted this many seconds counts as good, even if nothing was received over it."""
+"""A connection that lasted this many seconds does not count as a failed attempt, even if no answer came over it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Lets another thread end a wait. When ``descriptor`` becomes readable, the waiting thread asks ``is_requested`` whether to stop."""
+    """Lets one thread end the wait of a second thread. When ``descriptor`` becomes readable, the waiting thread calls ``is_requested`` to
+    find out whether to stop."""
 
     descriptor: int
     is_requested: Callable[[], bool]
@@ -68,7 +69,7 @@ class Interrupt:
 
 
 class MasterConnection:
-    """A connection to a master. One thread at a time may send, and one thread at a time may receive."""
+    """A connection to a master. Only one thread at a time is allowed to send, and only one to receive."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -108,7 +109,7 @@ class MasterConnection:
                 unsent[0] = unsent[0][sent:]
 
     def receive(self) -> list[Frame]:
-        """Returns the frames that have been received, decoded. Raises ConnectionFailed if the master closed the connection."""
+        """Decodes the frames that have arrived and returns them. Raises ConnectionFailed if the master closed the connection."""
         try:
             data = self.sock.recv(_READ_BYTES if self._inbox.missing < _READ_BYTES else _READ_BYTES_LARGE)
         except BlockingIOError:
@@ -127,7 +128,8 @@ class MasterConnection:
         self.sock.close()
 
     def next_frame(self, deadline: float, interrupt: Interrupt | None = None) -> Message:
-        """Waits for a message and returns it. Use it only in the handshake, because it drops further messages that have arrived."""
+        """Waits for a message and returns the message. Use this method only in the handshake, because it drops any further messages that
+        have arrived."""
         poll = select.poll()  # select() cannot watch descriptors above 1023
         poll.register(self.sock, select.POLLIN)
         if interrupt is not None:
@@ -146,8 +148,8 @@ class MasterConnection:
 
 
 def repeated_loss(text: str, pool_directory: Path) -> ConnectionFailed:
-    """Returns the error for masters that die repeatedly. The error begins with ``text``. If the last master left a crash report, the error
-    also has the exception that ended the master."""
+    """Returns the error for masters that die one after the other. Its message begins with ``text``. If the last master left a crash report,
+    the message also contains the exception from this report."""
     pool = PoolDirectory(pool_directory)
     try:
         reason = pool.crash.read_text("utf-8", "replace")
@@ -157,7 +159,8 @@ def repeated_loss(text: str, pool_directory: Path) -> ConnectionFailed:
 
 
 def dial(pool_directory: Path, interrupt: Interrupt | None = None) -> MasterConnection:
-    """Opens an authenticated connection to the master of a pool. Reads the credentials each time, because the socket's path may change."""
+    """Opens an authenticated connection to the master of a pool. Reads the credentials at each call, because a new master possibly has a
+    different socket path."""
     file = PoolDirectory(pool_directory).client_credentials
     if not file.exists():
         raise ConnectionFailed(f"there is no pool in {pool_directory}", "start one with: pilotfish run")
@@ -203,11 +206,11 @@ def _prove(connection: MasterConnection, credentials: Credentials, interrupt: In
 
 
 class Reconnection:
-    """Reconnects to the master. The first attempt follows at once, and further attempts follow after pauses that become longer and longer,
-    for at most ``timeout_s`` seconds. A connection over which no answer came counts as a failed attempt.
+    """Reconnects to the master. The first attempt comes at once, and each further attempt comes after a longer pause. The attempts stop
+    after ``timeout_s`` seconds. A connection over which no answer came counts as a failed attempt.
 
-    A master that repeatedly dies before it answers counts as unreachable. Without this rule, a request that kills every master would start
-    one master after another, and the client would wait forever.
+    If every master dies before it answers, the master counts as unreachable. Without this rule, the client would repeat a request that
+    kills every master, start one master after the other, and wait forever.
     """
 
     def __init__(self, pool_directory: Path, revive: Callable[[], None] | None, timeout_s: float, interrupt: Interrupt) -> None:

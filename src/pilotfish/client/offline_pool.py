@@ -32,7 +32,7 @@ STOPPED = "the pool is stopped"
 
 @dataclass(slots=True)
 class OfflinePool:
-    """State of a pool, read from its journal. ``served``: whether a master runs. If so, the state of the pool continues to change."""
+    """State of a pool, read from its journal. ``served``: whether a master runs. If a master runs, the real state continues to change."""
 
     directory: Path
     state: State
@@ -40,15 +40,16 @@ class OfflinePool:
     served: bool
     now: float
     ended: dict[str, float] = field(default_factory=dict)
-    """Maps the uid of each run that ended since the beginning of the journal to its end time."""
+    """End times of runs, by the uid of the run. Only runs that ended since the beginning of the journal are in it."""
 
     @classmethod
     def read(cls, pool: str, make_listener: Callable[[], OnFact] = lambda: lambda state, fact, at: None) -> OfflinePool:
-        """Replays the journal of a pool. After an error, replays the journal again. Each replay passes all facts to a new listener."""
+        """Replays the journal of a pool, and starts again after an error, up to MAX_TRIES times. Each replay passes all facts to a new
+        listener."""
         place = pool_home(pool)
         if not place.journal.is_dir():
             raise NoPool(f"there is no pool {pool!r} yet", similar_pool(pool) or "Start one: pilotfish run -- COMMAND")
-        # A running master may be writing a record. So an incomplete record at the end of the journal is normal.
+        # An incomplete record at the end of the journal is no damage: possibly the running master is just writing this record.
         logging.getLogger("pilotfish.journal").setLevel(logging.CRITICAL)
         for tries in range(MAX_TRIES):
             try:

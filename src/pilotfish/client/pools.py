@@ -23,11 +23,11 @@ from pilotfish.store.pool_directory import PRIVATE, PoolDirectory, pool_home, st
 DEFAULT_POOL = "default"
 POOL_VARIABLE = "PILOTFISH_POOL"
 START_S = 60.0
-"""If another process has started a master: maximum seconds until this master answers. A master with a long journal needs many seconds to
-read it."""
+"""Maximum seconds to wait for the answer of a master that another process has started. A master needs many seconds to read a long
+journal."""
 START_RETRY_S = 5.0
-"""If a new master dies without an answer within this many seconds after the call of ``start``, another master is started. A later death is
-reported as an error."""
+"""During this many seconds after the call of ``start``, each new master that dies without an answer is replaced. If a master dies later,
+``start`` raises an error."""
 NO_ANSWER = {"failed": "it ended without a word"}
 STOP_S = 30.0
 PRIVATE_SETTINGS: dict[str, Any] = {"orphan_s": 60.0, "linger_s": 2.0, "author_s": 10.0}
@@ -53,7 +53,7 @@ class PoolHandle:
         self.start()
 
     def start(self) -> None:
-        """Starts a master if no master runs, even if a user stopped the pool. In a stopped pool, the master starts no tasks."""
+        """Starts a master if no master runs, even if a user stopped the pool. The master of a stopped pool starts no tasks."""
         deadline = time.monotonic() + START_S
         while not is_served(self.directory):
             answer = _start(self)
@@ -73,7 +73,8 @@ class PoolHandle:
             time.sleep(0.02)
 
     def wait_until_stopped(self, timeout_s: float = STOP_S) -> list[str]:
-        """Waits until a stopped master and its processes have ended. Returns descriptions of what is left after ``timeout_s`` seconds."""
+        """Waits until a stopped master and its processes have ended, but at most ``timeout_s`` seconds. Returns descriptions of the
+        processes and files that are left."""
         deadline = time.monotonic() + timeout_s
         while (left := self.leftovers()) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -87,12 +88,12 @@ class PoolHandle:
 
 
 def selected_pool() -> str:
-    """Returns the name of the pool that is used if the user names none."""
+    """Returns the name of the pool for a user who names no pool."""
     return os.environ.get(POOL_VARIABLE) or DEFAULT_POOL
 
 
 def ensure_pool(name: str, read_only: bool = False) -> PoolHandle:
-    """Returns a pool with a running master. If a user stopped the pool, the pool is resumed, except with ``read_only``."""
+    """Returns a pool with a running master. A pool that a user stopped is resumed, except with ``read_only``."""
     pool = PoolHandle(pool_home(name).make().directory)
     if read_only:
         pool.start()
@@ -124,13 +125,15 @@ def similar_pool(name: str) -> str:
 
 
 def is_served(directory: Path) -> bool:
-    """Tests whether a master listens at the pool's socket. A socket file alone proves nothing, because a dead master may leave it."""
+    """Tests whether a master listens at the pool's socket. The socket file alone proves nothing, because it remains after a master was
+    killed."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(PoolDirectory(directory).socket_path())) == 0
 
 
 def _start(pool: PoolHandle) -> dict[str, Any]:
-    """Starts a master and returns its answer. The answer has the key ``ready``, ``failed``, or ``running`` if another master runs."""
+    """Starts a master and returns its answer. The key of the answer is ``ready``, ``failed``, or ``running`` if a different master already
+    runs."""
     require_private(pool.directory)
     reading, writing = os.pipe()
     options = {"settings": pool.settings, "ready": writing, "temporary": pool.temporary}

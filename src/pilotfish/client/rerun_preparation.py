@@ -1,8 +1,8 @@
-"""Prepares reruns: reads the input files and modules of the tasks again, and applies new limits.
+"""Prepares reruns of tasks: reads their input files and modules again, and applies new limits.
 
 The master does not read files of users. So the client asks the master which tasks will run, reads the files of these tasks, and sends the
-specs and payloads that changed. What a program computed cannot be read again: arguments of Python calls and functions of the main program
-stay as they were.
+specs and payloads that changed. A client cannot read again what a program computed. So the arguments of Python calls and the functions of
+the main program stay as they were.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from pilotfish.portable.wire.frames import MAX_BODY
 
 SHOWN_FILES = 5
 LIMITS = ("time", "memory", "retries", "cores")
-"""Task options that can be changed by a rerun."""
+"""Task options that a rerun can change."""
 MAX_PROGRAMS = 50
-"""Maximum number of programs of a spec whose files are checked for changes after the end of a task. Such changes are only shown to the
-user."""
+"""Maximum number of programs per spec whose files are checked for changes since the end of the task. The check only serves to show these
+changes to the user."""
 
 
 @dataclass(slots=True)
@@ -53,10 +53,10 @@ class PreparedRerun:
     deleted: int
     """Number of cancelled tasks that cannot run again, because their payloads were deleted."""
     changed_files: dict[str, None] = field(default_factory=dict)
-    """Files that changed after the submission of the tasks. For tasks without a sandbox, these are also files that the command names, and
-    own modules of its scripts, if they changed after the end of a task."""
+    """Files that changed after the submission of the tasks. For a task without a sandbox, also files that changed after the end of the
+    task: files that its command names, and the user's own modules that its scripts import."""
     unchanged_functions: dict[str, None] = field(default_factory=dict)
-    """Functions that the rerun uses in their old versions: functions of the main program, and functions that were sent as source."""
+    """Functions of which the rerun uses the old version: functions of the main program, and functions that were sent as source."""
     _specs: list[tuple[int, TaskSpec, bool]] = field(default_factory=list)
     _codes: list[bytes] = field(default_factory=list)
     _inputs: list[tuple[int, tuple[Content, ...]]] = field(default_factory=list)
@@ -96,8 +96,8 @@ class PreparedRerun:
 
 
 def prepare_rerun(session: PoolSession, wanted: Mapping[str, Any], limits: Mapping[str, Any]) -> PreparedRerun:
-    """Prepares the rerun of failed and cancelled tasks of one run: reads their files again. ``wanted``: the run, and optionally the
-    ``tasks`` or the ``state`` of the tasks. ``limits``: new values for some of the options in LIMITS."""
+    """Prepares the rerun of failed and cancelled tasks of one run: reads their files again. ``wanted``: the ``run``, and optionally the
+    ``tasks`` or their ``state``. ``limits``: new values for some of the options in LIMITS."""
     found = session.ask("rerunnable", **wanted)
     run: int = found["run"]
     prepared = PreparedRerun(run, [f"{run}.{index}" for index, _ in found["tasks"]], found["deleted"])
@@ -123,8 +123,9 @@ def prepare_rerun(session: PoolSession, wanted: Mapping[str, Any], limits: Mappi
 
 
 def reads_files(session: PoolSession, task: str) -> bool:
-    """Returns whether a rerun of a task would read files of the user again, so that it may do something else than before: programs,
-    scripts and files that the command names, inputs, or own modules. Raises BadInput if the task cannot run again."""
+    """Returns whether a rerun of a task would read files of the user again. If these files were changed, the rerun does something else than
+    before. The files are programs, scripts and other files that the command names, inputs, and the user's own modules. Raises BadInput if
+    the task cannot run again."""
     found = session.ask("rerunnable", run=task.partition(".")[0], tasks=[task])
     index = int(task.partition(".")[2])
     spec = msgspec.convert(msgspec.to_builtins(found["specs"][str(dict(found["tasks"])[index])]), TaskSpec)
@@ -162,7 +163,7 @@ def _with_limits(spec: TaskSpec, limits: Mapping[str, Any]) -> TaskSpec:
 
 
 def _code_of(session: PoolSession, spec: TaskSpec, task: str) -> bytes:
-    """Returns the code of a spec; empty for a program without shared files. ``task``: a task that has the spec."""
+    """Returns the code of a spec, or no bytes for a program without shared files. ``task``: any task that has this spec."""
     if spec.kind == "exec" and not spec.launch.get("sources"):
         return b""
     return session.ask_bytes("payload", task=task, which="code").body
@@ -171,8 +172,7 @@ def _code_of(session: PoolSession, spec: TaskSpec, task: str) -> bytes:
 def _renewed_spec(
     prepared: PreparedRerun, spec: TaskSpec, code: bytes, modules: dict[tuple[str, ...], OwnModules]
 ) -> tuple[TaskSpec, bytes | None]:
-    """Returns a spec with the current versions of its files and modules, and the new code of the spec. The code is None if it did not
-    change."""
+    """Returns the spec and its code with the current versions of the files and modules. The code is None if it did not change."""
     if spec.kind == "exec":
         return _with_files(prepared, spec, code) if spec.launch.get("sources") else (spec, None)
     search = tuple(spec.launch.get("path") or ())
@@ -180,8 +180,8 @@ def _renewed_spec(
 
 
 def _renew_sandbox(described: Mapping[str, Any], parts: Sequence[bytes | memoryview], environment: Mapping[str, str]) -> RenewedFiles:
-    """Reads the files of a sandbox again. If a file has changed, also reads the user's own modules that its scripts import now and that the
-    sandbox lacks. ``described``: the launch description of a spec, or the description of a task."""
+    """Reads the files of a sandbox again. If one of these files has changed, also reads own modules of the user that the scripts import now
+    and that the sandbox lacks. ``described``: the launch description of a spec, or the description of a task."""
     sources = described.get("sources", {})
     renewed = renew_files(described["inputs"], parts, sources)
     added = newly_imported(sources, environment.get("PYTHONPATH", "")) if renewed.changed else {}
@@ -219,7 +219,8 @@ def _with_modules(prepared: PreparedRerun, spec: TaskSpec, code: bytes, modules:
 
 
 def _renew_tasks(session: PoolSession, prepared: PreparedRerun, number: int, files: SpecFiles, indices: list[int]) -> None:
-    """Reads again the input files that belong to single executables and not to their spec. ``files``: the spec and its old code."""
+    """Reads the input files again that belong to single executables. Input files in their spec are not read. ``files``: the spec and its
+    old code."""
     environment = files.spec.launch.get("env") or {}
     is_sent, parts_of_all = bool(files.spec.launch.get("sandbox")), parts_of_spec(*files)
     seen: set[tuple[str, ...]] = set()
@@ -244,7 +245,7 @@ def _renew_task(prepared: PreparedRerun, index: int, task: dict[str, Any], stdin
     read = _read_again(task["stdin_path"]) if "stdin_path" in task else stdin
     changed += (task["stdin_path"],) if read != stdin else ()
     prepared.changed_files.update(dict.fromkeys(changed))
-    # A large file may have been replaced by an equal file. The master then needs the new modification time.
+    # If a large file was replaced by an equal file, the master needs the new modification time.
     if not changed and not any(content.path for content in files.contents):
         return None
     task |= {"inputs": files.entries} | ({"sources": files.sources} if "sources" in task else {})
@@ -262,8 +263,8 @@ def _read_again(path: str) -> bytes:
 
 
 def _note_programs(session: PoolSession, prepared: PreparedRerun, task: str, paths: list[str]) -> None:
-    """Notes which of the files ``paths`` changed after a task ended. A task without a sandbox uses the files in its working directory, so
-    its rerun uses the changed files."""
+    """Adds to ``changed_files`` the files of ``paths`` that changed after a task ended. The rerun of a task without a sandbox uses the
+    changed files, because the task reads them from its working directory."""
     ended_at = session.ask("task", task=task).get("ended_at") or float("inf")
     prepared.changed_files.update(dict.fromkeys(os.path.normpath(path) for path in paths if _modified_at(path) > ended_at))
 
@@ -276,7 +277,7 @@ def _modified_at(path: str) -> float:
 
 
 def shown_files(paths: Sequence[str]) -> Iterator[str]:
-    """Yields the paths of the first SHOWN_FILES files, then the number of other files. Paths below the current directory are relative."""
+    """Yields the paths of the first SHOWN_FILES files, then a text such as ``4 more``. Paths below the current directory are relative."""
     here = os.getcwd()
     for path in paths[:SHOWN_FILES]:
         yield os.path.relpath(path) if path.startswith(here + os.sep) else path

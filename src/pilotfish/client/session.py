@@ -28,16 +28,16 @@ from pilotfish.store.pool_directory import pool_home
 PEEK_S = 2.0
 """Seconds to wait for the answer of a worker."""
 USAGE = 0
-"""Number of the stream that stands for CPU time and memory."""
+"""Stream number of requests for CPU time and memory instead of output."""
 END = -1
-"""Offset that stands for the last bytes of an output."""
+"""Offset that means: the last bytes of an output."""
 PAGE = 10_000
 """Maximum number of rows in one answer of the master."""
 USAGE_AT_ONCE = 1000
-"""Number of tasks whose workers are asked for the usage together."""
+"""Number of tasks whose workers are asked for the usage at the same time."""
 TAIL_BYTES = 64 << 10
 MANAGER_FAILED = "its application manager failed"
-"""The reason with which the process of a failed manager cancels its run."""
+"""The reason of the cancellation when the manager of a run has failed."""
 
 
 class NoPool(PilotfishError):
@@ -48,7 +48,7 @@ class NoPool(PilotfishError):
 
 @dataclass(frozen=True, slots=True)
 class RunUpdate:
-    """An update about a run: ended tasks, started tasks, or the end of the run. ``lost`` is the error after which no more updates come."""
+    """An update about a run: ended tasks, started tasks, or the end of the run. ``lost``: an error. No more updates come after it."""
 
     ended: tuple[EndedItem, ...] = ()
     began: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ class RunUpdate:
 
 
 class RunWatcher:
-    """Queues the updates of a run. The client's thread writes them, and another thread reads them."""
+    """Queues the updates of a run. The client's thread puts updates into the queue, and a second thread takes them out."""
 
     def __init__(self) -> None:
         self._updates: queue.SimpleQueue[RunUpdate] = queue.SimpleQueue()
@@ -104,8 +104,8 @@ class PoolSession(MasterClient):
     def request_usage(self, row: dict[str, Any]) -> Callable[[float], None]:
         """Asks the worker of a running task for the CPU time and memory that the task has used so far.
 
-        Returns a function that waits for the answer until a deadline and writes the answer to ``row``. Without an answer, both values in
-        ``row`` are None.
+        Returns a function. It waits for the answer until the time of its argument, and writes the answer to ``row``. Without an answer,
+        both values in ``row`` are None.
         """
         row.update(cpu_s=None, rss_bytes=None)
         request = self.request("tail", task=row["id"], stream=USAGE)
@@ -129,7 +129,7 @@ class PoolSession(MasterClient):
     def confirm(self, run: Submission) -> None:
         """Closes the run and waits until the master has recorded all its tasks. Raises an error if the master refused a task."""
         self.close_run(run)
-        # The master answers in order. When this answer comes, the master has recorded all tasks that were sent before the request.
+        # The master handles messages in order. So its answer shows that it has recorded all tasks that were sent before this request.
         known = self.ask("run", run=run.run)["tasks"]
         if run.failure is not None:
             raise run.failure
@@ -151,14 +151,14 @@ class PoolSession(MasterClient):
 # --- connecting -----------------------------------------------------------------------------------------------------------------------
 
 _connector: Callable[[str, bool, int | None], PoolSession] | None = None
-"""If this is set, it creates all sessions. Tests set it, so that they need no master."""
+"""A function that creates all sessions, if it is set. Tests set it, so that they need no master."""
 
 
 def connect(pool: str, start: bool = False, local_cores: int | None = None, read_only: bool = False) -> PoolSession:
     """Opens a session with a pool. Starts the master of the pool if no master runs.
 
     ``start``: whether to create the pool if it does not exist. ``local_cores``: number of cores of this machine that the pool uses from now
-    on; ignored without ``start``. ``read_only``: whether a pool that a user stopped stays stopped, so that its tasks do not run.
+    on; ignored without ``start``. ``read_only``: if a user stopped the pool, leave it stopped, so that its tasks do not run.
     """
     if _connector is not None:
         return _connector(pool, start, local_cores)
@@ -220,7 +220,7 @@ def all_tasks(
 
 
 def with_usage(master: PoolSession, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of tasks. For each running task, asks the worker for the CPU time and memory so far, and adds the answer to the row.
+    """Yields the rows of tasks. For each running task, asks the worker for the used CPU time and memory, and adds the answer to the row.
     Waits at most PEEK_S seconds for all answers together."""
     remaining = iter(rows)
     deadline = None
@@ -255,7 +255,7 @@ def manager_log(master: PoolSession, run: int) -> bytes:
 
 
 def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
-    """Returns the end of the log of a run's manager. Returns an empty text if the tasks of the run were cancelled for another reason than a
+    """Returns the end of the log of a run's manager. Returns no bytes if the tasks of the run were cancelled for a reason other than the
     failure of the manager."""
     for task in all_tasks(master, row["run"], "cancelled", limit=1):
         if (task.get("failure") or {}).get("message") != MANAGER_FAILED:
@@ -264,7 +264,7 @@ def why_manager_failed(master: PoolSession, row: dict[str, Any]) -> bytes:
 
 
 def state_of_run(row: dict[str, Any]) -> str:
-    """Returns the state of a run as users see it. Older masters do not send ``status``; the state is then computed here."""
+    """Returns the state of a run as users see it. Older masters do not send ``status``. For these masters, the state is computed here."""
     if "status" in row:
         return str(row["status"])
     from pilotfish.core.explain.task_reasons import status_of

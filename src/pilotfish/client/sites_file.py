@@ -51,7 +51,7 @@ def write_site(path: Path, name: str, table: Table | None) -> None:
             f"write it as a table, [{show_key(name)}], or edit it",
         )
     try:
-        # If the file is a symbolic link, its target is written. Some users keep such files in another directory.
+        # If the path is a symbolic link, the target of the link is written: some users keep their settings in a different directory.
         write_private(path.resolve(), after.encode())
     except UnicodeEncodeError:
         raise BadInput(f"site {name}: what is to be written is not UTF-8", "use other characters") from None
@@ -59,7 +59,7 @@ def write_site(path: Path, name: str, table: Table | None) -> None:
 
 @contextmanager
 def editing(path: Path) -> Iterator[None]:
-    """Locks the directory of the file, so that no other process changes the file between a read and the write after it."""
+    """Locks the directory of the file during the ``with`` block, so that no other process changes the file between reading and writing."""
     directory = os.open(make_private_directory(path.parent), os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -73,8 +73,8 @@ def editing(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class TomlStatement:
-    """One statement of TOML. ``header``: path of the table that begins with this statement, if it is a header. ``key``: first part of the
-    key, if it is a key with its value. A comment or blank line has neither."""
+    """One statement of TOML. ``header``: in a header, the path of the table that begins here. ``key``: in a key with its value, the first
+    part of the key. A comment or blank line has neither."""
 
     text: str
     header: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class TomlStatement:
 
 
 def statements(text: str) -> list[TomlStatement]:
-    """Splits a text into statements. A statement may have several lines. It ends as soon as its lines together are valid TOML."""
+    """Splits a text into statements. A statement can have several lines. It ends as soon as its lines together are valid TOML."""
     found: list[TomlStatement] = []
     waiting = ""
     for line in text.splitlines(keepends=True):
@@ -117,8 +117,8 @@ def with_table(text: str, name: str, table: Mapping[str, Any]) -> str:
 
 
 def with_changes(text: str, name: str, before: Table, table: Table) -> str:
-    """Returns the text with the changed table. Changed keys keep their place. New keys are added at the end of the table. Keys only in
-    ``before`` are removed."""
+    """Returns the text with the changed table. Changed keys keep their place. New keys are added at the end of the table. Keys that are in
+    ``before`` and not in ``table`` are removed."""
     pending = {key: value for key, value in table.items() if key not in before or before[key] != value}
     changed = {*pending, *(key for key in before if key not in table)}
     lines: list[TomlStatement] = []
@@ -126,7 +126,7 @@ def with_changes(text: str, name: str, before: Table, table: Table) -> str:
     last = 0
     for statement in statements(text):
         inside = statement.header or inside
-        # If a changed key is a subtable, the subtable is removed: the whole key is written again.
+        # If a changed key is a subtable, its lines are removed here, because the whole key is written again.
         if inside[:1] == (name,) and len(inside) > 1 and inside[1] in changed:
             continue
         if inside == (name,) and statement.key is not None and statement.key in changed:

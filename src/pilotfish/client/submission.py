@@ -30,20 +30,20 @@ BATCH_TASKS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_DEPENDENCIES = 100_000
 MAX_FRAME_TASKS = 500_000
-"""Maximum number of tasks and dependencies in one frame. The header of the frame has room for them, even if their indices have many
-digits."""
+"""Maximum number of tasks and dependencies in one frame. The header of a frame has room for this many indices, even if the indices have
+many digits."""
 CONFIRM_BYTES = 1024 * 1024
 ENDING_BYTES = 64
 
 
 def not_utf8_error(spec: TaskSpec, text: str) -> BadInput:
-    """Returns the error for a text in a spec that is not UTF-8. The error names the option of the task that has the text."""
+    """Returns the error for a ``text`` in a spec that is not UTF-8. The error names the task option that contains the text."""
     field = next((option for option, value in spec.launch.items() if _has_text(value, text)), spec.name)
     return BadInput(f"{field}: '{escape_surrogates(text)}' is not UTF-8", "give files, variables and directories names in UTF-8")
 
 
 def _has_text(value: object, text: str) -> bool:
-    """Returns whether a value of a launch description is the text, or contains it at any depth."""
+    """Returns whether a value of a launch description is ``text`` or contains ``text`` at any depth."""
     if isinstance(value, dict):
         return any(_has_text(part, text) for item in value.items() for part in item)
     return any(_has_text(part, text) for part in value) if isinstance(value, list | tuple) else value == text
@@ -55,7 +55,7 @@ def escape_surrogates(text: str) -> str:
 
 
 class RunListener(Protocol):
-    """Receives the updates of a run. The client's thread calls it, so it must be quick and must not wait for the client."""
+    """Receives the updates of a run. The client's thread calls its methods, so they must be quick and must not wait for the client."""
 
     def ended(self, items: list[EndedItem], body: memoryview) -> None: ...
 
@@ -64,12 +64,13 @@ class RunListener(Protocol):
     def finished(self, counts: dict[str, int]) -> None: ...
 
     def lost(self, error: PilotfishError) -> None:
-        """Receives the error after which no more updates come: the master is lost, or it refused the run or its tasks."""
+        """Is called with an error when no more updates will come: the master is lost, or it refused the run or its tasks."""
 
 
 @dataclass(slots=True, eq=False)
 class SubmitBatch:
-    """Content of one Submit message. ``size``: number of bytes in the body. ``whole``: True if no more tasks may be added."""
+    """Content of one Submit message. ``size``: number of bytes in the body. ``whole``: whether the batch is complete, so that no more tasks
+    are added."""
 
     first: int
     first_spec: int
@@ -86,9 +87,9 @@ class SubmitBatch:
     contents: dict[int, tuple[Content, ...]] = field(default_factory=dict)
     future_files: dict[int, tuple[ExpectedFile, ...]] = field(default_factory=dict)
     costs: list[float] = field(default_factory=list)
-    """Costs of the first tasks. The tasks after them have cost 1."""
+    """Costs of the first tasks of the batch. All later tasks have cost 1."""
     keys: bytearray = field(default_factory=bytearray)
-    """Records of the first tasks. Later tasks have no records."""
+    """Records of the first tasks of the batch. All later tasks have no records."""
     reuse: list[int] = field(default_factory=list)
     reuse_after: dict[int, tuple[float, float]] = field(default_factory=dict)
 
@@ -125,8 +126,8 @@ class SubmitBatch:
 
 
 class Submission:
-    """State of one run at its client. The client's lock guards it; only the record of reported and processed endings belongs to the
-    client's thread alone. No method waits or does I/O."""
+    """State of one run at its client. The client's lock guards this state, except the counts of reported and processed ended tasks: only
+    the client's thread uses these counts. No method waits or does I/O."""
 
     def __init__(self, uid: str, options: RunOptions, sends_tasks: bool = True) -> None:
         self.uid = uid
@@ -140,7 +141,7 @@ class Submission:
         self.advanced = 0
         self.listener: RunListener | None = None
         self.failure: PilotfishError | None = None
-        """The first error after which no more updates come. After this error, the master may lack some tasks."""
+        """The first error that ended the updates. After this error, the master possibly lacks some tasks."""
         self.payloads_wanted = True
         self.cursor = self.first_cursor = 0
         """Positions in the list of ended tasks of the run. ``cursor``: position of the next ended task that the master will send.
@@ -149,7 +150,7 @@ class Submission:
         self._processed = 0
         self._processed_bytes = 0
         self.results_in_use = 0
-        """Number of calls that are being submitted with futures as arguments. While it is not 0, the master must keep all results."""
+        """Number of submissions in progress whose calls have futures as arguments. While it is not 0, the master must keep all results."""
         self.watching = False
         self.close_wanted = False
         self.close_sent = False
@@ -163,7 +164,8 @@ class Submission:
         return Open(self.uid, self.options, self._sends_tasks)
 
     def take_numbers(self, opened: Opened) -> None:
-        """Stores the run's number from the answer to Open. The first call also stores the next task index, spec number and progress."""
+        """Stores the number of the run from the answer to Open. The first call also stores the next task index, the next spec number and
+        the progress."""
         first_time = self.run < 0
         self.run = opened.run
         if first_time:
@@ -171,12 +173,12 @@ class Submission:
             self.next_spec = opened.specs
             self.advanced = opened.advanced
         elif self._advance_sent > opened.advanced and not self._unaccepted and not self._unsent:
-            # A frame with progress and without tasks is not kept as unaccepted. If the old master died before it recorded the progress, the
-            # client sends the progress again.
+            # The client does not keep a frame that has progress and no tasks. If the old master died before it recorded this progress, the
+            # client sends the progress again here.
             self.add_whole((), (), self._advance_sent)
 
     def spec_number(self, spec: TaskSpec, code: bytes, batch: SubmitBatch | None = None) -> int:
-        """Returns the number of a spec in the run. Equal specs with equal ``code`` have one number and are sent once."""
+        """Returns the number of a spec in the run. Equal specs with equal ``code`` get the same number and are sent once."""
         if len(code) > MAX_BODY // 2:
             raise PayloadTooLarge(
                 f"{spec.name!r} has {show_bytes(len(code))} of code or shared files; {show_bytes(MAX_BODY // 2)} is the most",
@@ -231,10 +233,10 @@ class Submission:
         return index
 
     def add_whole(self, specs: Sequence[tuple[TaskSpec, bytes]], entries: Sequence[TaskEntry], advance: int) -> range:
-        """Adds tasks and the progress of an application in one frame. The master records the whole frame or nothing.
+        """Adds tasks and the progress of an application in one frame. The master records either the whole frame or nothing.
 
-        ``entries``: the tasks; ``spec`` of an entry is an index in ``specs``. The frame also has the used specs that the run does not have
-        yet. ``advance``: number of ended tasks that the manager has processed.
+        ``entries``: the tasks. Their field ``spec`` is an index in ``specs``. The frame also contains those of the used specs that are new
+        in the run. ``advance``: number of ended tasks that the manager has processed.
         """
         used = dict.fromkeys(entry.spec for entry in entries)
         size = sum(len(entry.payload) for entry in entries) + sum(len(specs[local][1]) for local in used)
@@ -279,12 +281,12 @@ class Submission:
         return frames
 
     def frames_to_repeat(self) -> list[list[Buffer]]:
-        """Returns the frames that must be sent again over a new connection. Watch and Close must then be sent again too."""
+        """Returns the frames to send again over a new connection. Also marks Watch and Close to be sent again."""
         self.watching = self.close_sent = False
         return [encoded for _, encoded in self._unaccepted]
 
     def lost(self, error: PilotfishError) -> None:
-        """Records the error after which no more updates come, and reports it to the listener."""
+        """Records the error that ends the updates of this run, and reports it to the listener."""
         self.failure = self.failure or error
         if self.listener is not None:
             self.listener.lost(error)
@@ -300,8 +302,8 @@ class Submission:
             unaccepted.popleft()
 
     def new_endings(self, cursor: int, items: list[EndedItem], body: memoryview) -> tuple[list[EndedItem], memoryview]:
-        """Returns ``items`` and ``body`` without the tasks that were already reported to the listener. This is needed because a master with
-        a damaged journal sends all ended tasks again. ``cursor``: position of the first item in the list of ended tasks of the run."""
+        """Removes tasks from ``items`` and ``body`` that were already reported to the listener, and returns the rest. A master with a
+        damaged journal sends all ended tasks again. ``cursor``: position of the first item in the list of ended tasks of the run."""
         reported = self._reported
         reported.extend(bytes(max(0, max((item.index for item in items), default=0) + 1 - len(reported))))
         new = [item for item in items[max(0, self.first_cursor - cursor) :] if not reported[item.index]]
@@ -313,7 +315,7 @@ class Submission:
         return new, body
 
     def processed(self, items: list[EndedItem]) -> None:
-        """Records that the listener has processed these ended tasks. The master may then drop their results."""
+        """Records that the listener has processed these ended tasks, so that the master can drop their results."""
         self._processed = self.cursor
         self._processed_bytes += sum(SHARE_BYTES if item.length == REFERENCE_BYTES else item.length + ENDING_BYTES for item in items)
 
@@ -336,18 +338,18 @@ def _select_bodies(chosen: list[EndedItem], items: list[EndedItem], body: memory
 # --- requests -------------------------------------------------------------------------------------------------------------------------
 
 MAX_TRIES = 3
-"""If this many connections break before a request is answered, the request fails, because the request may be the cause."""
+"""A request fails if this many connections break before its answer, because the request itself is possibly the cause."""
 
 
 class Reply(NamedTuple):
-    """The answer to a request. Some kinds of answers have bytes in addition to the data."""
+    """The answer to a request: data and, for some kinds of requests, bytes."""
 
     data: Any
     body: bytes = b""
 
 
 class PendingRequest(Future[Reply]):
-    """A request as a future. The result of the future is the answer. ``submission``: the run to open, if the request opens one."""
+    """A request as a future, whose result is the answer. ``submission``: the run that the request opens, or None."""
 
     def __init__(
         self,
@@ -367,11 +369,12 @@ class PendingRequest(Future[Reply]):
         self._tries = 0
 
     def connection_broke(self, pool_directory: Path) -> bool:
-        """Ends a sent request if it is a ``stop``, or if the connection broke MAX_TRIES times. Returns True if the request has ended."""
+        """Is called after the connection broke. Ends a sent request if it is a ``stop``, or after MAX_TRIES broken connections. Returns
+        True if the request has ended."""
         if self.sent:
             self._tries += 1
             if self.kind == "stop":
-                # A master that stops may end before it answers the request.
+                # A stopping master can end before it answers the request.
                 self.set_result(Reply({}))
             elif self._tries >= MAX_TRIES:
                 text = f"{self.kind}: the connection broke {MAX_TRIES} times before the master answered"
@@ -386,7 +389,7 @@ class PendingRequests:
     def __init__(self) -> None:
         self._requests: dict[str | int, PendingRequest] = {}
         self.has_unsent = False
-        """The client's thread reads this without the lock. So it is one value and not a search of the requests."""
+        """Whether a request is unsent. It is a separate value, because the client's thread reads it without the lock."""
         self._next = 0
         self._name = secrets.token_hex(8)
         """Unique name of this client in the pool."""
@@ -411,26 +414,26 @@ class PendingRequests:
         """Returns the frames of unsent requests and marks these requests as sent. With ``opens``, takes the requests that open a run.
         Without ``opens``, takes all other requests.
 
-        The requests that open a run are sent before tasks. The other requests are sent after tasks, so that such a request can be about a
-        new task.
+        Tasks are sent after the requests that open a run, and before all other requests. So a request can be about a task that was added
+        just before.
         """
         frames = []
         for request in self._requests.values():
             if not request.sent and (request.submission is not None) == opens:
                 request.sent = True
                 frames.append(frame_message(request.message, request.payloads))
-        self.has_unsent = self.has_unsent and opens  # the requests that open a run are taken first
+        self.has_unsent = self.has_unsent and opens  # the call with ``opens`` comes first
         return frames
 
     def runs_to_forget(self) -> set[Any]:
-        """Returns the runs with an unanswered ``forget``. The master may have forgotten these runs already."""
+        """Returns the runs with an unanswered request ``forget``. The master has possibly forgotten these runs already."""
         return {request.arguments.get("run") for request in self._requests.values() if request.kind == "forget"}
 
     def oldest_open(self) -> PendingRequest | None:
         """Removes and returns the oldest pending request that opens a run, or None if there is no such request.
 
-        The client calls this method after a refusal. A refusal does not name the refused request: it is about the oldest pending request
-        that opens a run.
+        The client calls this method after a refusal. A refusal does not name a request. The master answers in order, so the refusal is
+        about the oldest request.
         """
         uid = next((key for key, request in self._requests.items() if request.submission is not None), None)
         return None if uid is None else self._requests.pop(uid)

@@ -1,1 +1,1 @@
-"""Runs a pool live: event loop, sockets, journal and batch systems around the pure machine."""
+"""Runs a pool: connects the pure machine to an event loop, sockets, the journal and batch systems."""

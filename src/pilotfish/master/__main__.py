@@ -1,6 +1,6 @@
 """Starts the master process: ``python -m pilotfish.master POOL_DIRECTORY OPTIONS``. ``client/pools.py`` runs this command.
 
-The options are JSON, because no person types them and the parser of command lines would delay each start.
+OPTIONS is JSON, because no user types it, and a parser for command lines would delay each start.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pilotfish.master.sites.prestarted_agent import PrestartedAgent, start_ahead
 class StartOptions(NamedTuple):
     directory: Path
     settings: dict[str, Any]
-    """Settings that replace settings of config.toml."""
+    """Settings that override settings of config.toml."""
     ready: int
-    """File descriptor to which the master writes one line of JSON: ready, running or failed."""
+    """File descriptor to which the master writes its answer, one line of JSON with the key ``ready``, ``running`` or ``failed``."""
     temporary: bool
     """Whether the master removes the directory of the pool when it ends."""
 
@@ -30,7 +30,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    # The agent imports its modules while this process imports those of the master.
+    # The agent starts before the imports below: agent and master then import their modules at the same time.
     agent = start_ahead(options.directory, options.directory / "master.log")
     _serve(options, agent)
 
@@ -78,7 +78,7 @@ def _serve(options: StartOptions, agent: PrestartedAgent | None) -> None:
         logging.error("%s", problem)
         notify(failed=str(problem), hint=problem.hint, code=problem.code)
         sys.exit(1)
-    except Exception as problem:  # The process that started the master must learn about any error.
+    except Exception as problem:  # Every error must reach the process that started the master.
         logging.exception("the master cannot continue")
         notify(failed=show_exception(problem))
         sys.exit(1)
@@ -87,7 +87,7 @@ def _serve(options: StartOptions, agent: PrestartedAgent | None) -> None:
 
 
 def _redirect(log: Path) -> None:
-    """Detaches the process from the terminal. Its standard input is empty, and its output goes to the log."""
+    """Detaches the process from the terminal: makes its standard input empty and sends its output to the log."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, number in ((nowhere, 0), (target, 1), (target, 2)):

@@ -20,7 +20,7 @@ _TEXT = re.compile(r'''#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?:[^"\
 """A comment or a string."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
-# Old versions of Python must be able to run this part, so that they can print the problem.
+# Old versions of Python must be able to run this part: it prints the message that Python is too old.
 _MAIN = b"""\
 import sys
 
@@ -63,8 +63,8 @@ def bundle_content() -> bytes:
 def blank_comments(source: str) -> str:
     """Removes comments and docstrings. Every line of code keeps its line number.
 
-    A docstring is a string in triple quotes that stands alone on its lines. The function uses a regular expression, because the tokenizer
-    of Python takes ten times as long and would make every start slower.
+    A docstring is a string in triple quotes that stands alone on its lines. The function uses a regular expression. The tokenizer of Python
+    takes ten times as long and would delay every start.
     """
     pieces: list[str] = []
     copied, last_character = 0, ""

@@ -1,7 +1,7 @@
-"""Listens, admits and authenticates connections.
+"""Listens for connections, limits their number and authenticates them.
 
-TLS runs on memory buffers and not in asyncio, for two reasons. First, a connection must be counted and timed before its TLS handshake.
-Second, an idle connection must need little memory.
+TLS runs on memory buffers and not in asyncio, for two reasons. First, the limits for a connection must hold already before its TLS
+handshake. Second, an idle connection must need little memory.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pilotfish.portable.wire.tls_stream import TlsSession, TlsStream
 from pilotfish.store.keyring import Keyring
 
 PROOF_DEADLINE_S = 10.0
-"""Seconds until an unauthenticated peer is disconnected."""
+"""Seconds until an unauthenticated connection is closed."""
 MAX_UNAUTHENTICATED = 128
-"""Maximum number of unauthenticated connections. A further connection replaces the oldest one."""
+"""Maximum number of unauthenticated connections. If there are more, the oldest one is closed."""
 READ_BYTES = 256 * 1024
 JOIN_BELOW_BYTES = 16 * 1024
-"""Parts below this size share a TLS record."""
+"""Parts with fewer bytes than this are sent together in one TLS record."""
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 UNSENT_BYTES = 32 * 1024
-"""Maximum bytes of a content that wait in the kernel. The bandwidth meter counts these bytes as sent, so a larger number would distort the
-measured bandwidth."""
+"""Maximum number of unsent bytes of a content in the buffer of the kernel. The bandwidth meter counts these bytes as sent. So a larger
+number would distort the measured bandwidth."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class EndpointRules:
 
 
 class Admission:
-    """Holds the data that all connections share: keys, unauthenticated connections, and callbacks of the master."""
+    """The data that all connections share: keys, unauthenticated connections, and callbacks of the master."""
 
     def __init__(
         self, keyring: Keyring, receive: Callable[[EndpointLink, m.Message, memoryview], None], closed: Callable[[EndpointLink], None]
@@ -67,7 +67,7 @@ class Admission:
         self.epoch = 0
         self.revoked: dict[str, None] = {}
         self.received_all: Callable[[], None] = lambda: None
-        """Is called when all messages of one read have been received."""
+        """Is called after all messages of one read have been passed to ``receive``."""
         self.paused: Callable[[EndpointLink, bool], None] = lambda link, paused: None
         self.warn: Callable[[str], None] = lambda text: None
         self.transfer_server: TransferServer | None = None
@@ -76,9 +76,9 @@ class Admission:
         """Returns the pilot of a worker; None if the worker is unknown."""
         self.unauthenticated: dict[EndpointLink, asyncio.TimerHandle] = {}
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Read buffer of all connections. Data is copied from it before the next read."""
+        """Read buffer of all connections. The data of a read is copied out of this buffer before the next read."""
         self.numbers = count(1)
-        """Numbers of the connections."""
+        """Gives each connection its number."""
 
     def enter(self, link: EndpointLink) -> None:
         if len(self.unauthenticated) >= MAX_UNAUTHENTICATED:
@@ -102,8 +102,8 @@ class EndpointLink(asyncio.BufferedProtocol):
         self.role = ""
         self.key_id = ""
         self.is_local = False
-        """Whether messages to this peer are sent before the facts are synced. This is so for the pilots that this master runs on this
-        machine, and for the client of a private pool: if this machine stops, they stop, too."""
+        """Whether the process at the other end runs on this machine and stops if this machine stops. True for pilots that this master
+        started here, and for the client of a private pool. Messages to such a process are sent before the facts are synced to disk."""
         self.transport: asyncio.Transport | None = None
         self._received = False
         self._inbox = FrameSplitter()
@@ -218,7 +218,7 @@ class EndpointLink(asyncio.BufferedProtocol):
         try:
             message = m.decode_from_client(header)
         except msgspec.ValidationError as problem:
-            # The connection stays open. If the master closed it, the client would reconnect and send the same message again.
+            # The master does not close the connection, because the client would reconnect and send the same message again.
             kind, number, *_ = [*msgspec.json.decode(header, type=list), None, None]
             query = number if kind == "ask" and isinstance(number, int) else -1
             self.send(m.Problem(query, BadInput.code, f"the master cannot use {kind!r}: {problem}", "use the same version of both"))
@@ -227,7 +227,8 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.admission.receive(self, message, body)
 
     def _hand_over(self, worker: str, unread: Iterable[tuple[memoryview, memoryview]]) -> None:
-        """Gives the connection to the transfer server. ``unread``: received frames that the transfer server must handle."""
+        """Gives the connection to the transfer server. ``unread``: frames that have arrived already and that the transfer server must
+        handle."""
         server, transport = self.admission.transfer_server, self.transport
         if server is None or transport is None or self._received or transport.get_write_buffer_size():
             raise ConnectionFailed("unexpected connection for contents")
@@ -301,7 +302,7 @@ class EndpointLink(asyncio.BufferedProtocol):
             self.transport.writelines(outbox)
 
     def drop(self, reason: str) -> None:
-        """Closes the connection at once. Other peers are not affected."""
+        """Closes this connection at once. Other connections are not affected."""
         self.admission.leave(self)
         if self.transport is not None:
             if self.role:
@@ -316,5 +317,5 @@ class EndpointLink(asyncio.BufferedProtocol):
 
 
 def _fits(role: str, key_id: str) -> bool:
-    """Returns True if a key belongs to a role. A client cannot use the key of an agent, and an agent cannot use the key of a client."""
+    """Returns whether a key belongs to a role. The key of an agent is only for agents, and the key of a client only for clients."""
     return key_id == CLIENT if role == CLIENT else key_id == AGENT or key_id.startswith("pilot:")

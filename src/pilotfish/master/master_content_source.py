@@ -1,8 +1,8 @@
 """Serves the user's files and stored outputs to workers, and measures the bandwidth to each site.
 
-Transfer threads call the content source. These threads must not read the state of the machine, because the event loop may be changing it.
-Instead, the event loop reads the state on behalf of the threads and returns immutable values. The threads report events through the event
-loop.
+Transfer threads call the content source. These threads must not read the state of the machine, because the event loop can change it at the
+same time. Instead, a thread asks the event loop, which reads the state and returns immutable values. The threads report events through the
+event loop.
 """
 
 from __future__ import annotations
@@ -32,38 +32,41 @@ from pilotfish.portable.transfer.transfer_protocol import AskElsewhere, AskLater
 from pilotfish.store.pool_directory import PoolDirectory
 
 ORPHANED_S = 86400.0
-"""Seconds until a content that belongs to no run is removed. Such a content never became part of a result."""
+"""A content that belongs to no run is removed this many seconds after its last use. Such a content never became part of a result."""
 UNBOUNDED = 1 << 62
 MAX_ASKED = 1000
-"""Maximum number of pairs of worker and content whose waiting time is kept."""
+"""Maximum number of entries in ``_asked``."""
 MAX_ASKERS = 10_000
-"""Maximum number of workers whose site is kept."""
+"""Maximum number of workers whose site is stored."""
 LATE_S = 3600.0
-"""Seconds that a released content is kept while tasks are unfinished. The result of an unfinished task may still name the content."""
+"""While some tasks are unfinished, a released content is kept for this many seconds. The result of an unfinished task can still need the
+content."""
 HOLDER_S = 90.0
 HOLDER_AGAIN_S = 3.0
-"""Seconds after which a worker asks again for a content that only another worker has. It gives up after ``HOLDER_S`` seconds."""
+"""If only a different worker has a content, the worker that needs it asks again after this many seconds. It gives up after ``HOLDER_S``
+seconds."""
 RESERVE_BYTES = 256 * 1024 * 1024
 MAX_BROADCASTS = 1000
-"""Maximum number of pairs of content and site whose broadcast trees are kept."""
+"""Maximum number of broadcast trees that are stored. There is one tree for each content and site (see ``_sources``)."""
 MAX_TRANSFERS = 16
 """Maximum number of simultaneous transfers with workers that belong to no site."""
 SHOWN_HOLDERS = 3
 """Number of holders that an error message names."""
 LOOK_UP_S = 30.0
-"""Maximum seconds that a thread waits for the event loop, which may itself be waiting for disk space."""
+"""Maximum seconds that a thread waits for the event loop. The event loop is slow, for example, while it waits for disk space."""
 LATER_S = 1.0
 """Seconds after which a worker asks again, if the master cannot serve it now."""
 READ_EVERY_S = 2.0
-"""Seconds between two readings of the LinkMeter while contents are sent."""
+"""Seconds between two calls of ``LinkMeter.read`` while contents are sent."""
 MIN_MEASURED_BYTES = 32_768
-"""Minimum bytes of a measurement. A smaller number of bytes may still be in buffers of this machine."""
+"""Minimum number of bytes for a measurement. Fewer bytes are possibly all still in buffers of this machine."""
 
 Answer = TypeVar("Answer")
 
 
 class LoopCalls:
-    """Lets threads run functions in the event loop and wait for the results. ``schedule``: makes the event loop call a function soon."""
+    """Lets threads run functions in the event loop and wait for their results. ``schedule``: a function that makes the event loop call a
+    function soon."""
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
         self._schedule = schedule
@@ -126,13 +129,13 @@ class KnownContent(NamedTuple):
     holder_connected: bool
     asker: SiteLimit
     output: Payload
-    """The result of a call, if the content is that result and the master has it in its payload store; otherwise empty."""
+    """If the content is the result of a call and the payload store of the master has it: this result. Otherwise empty."""
     sources: list[Any]
     """Contacts of workers that can send the content. If the list is empty, the master sends the content."""
 
 
 class TransferLookup:
-    """Reads the state of the machine for transfer threads. Only the event loop may call these methods."""
+    """Reads the state of the machine for transfer threads. Only the event loop is allowed to call these methods."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -140,7 +143,8 @@ class TransferLookup:
         """Workers that asked for a content, by site and digest."""
 
     def content(self, asker: str, digest: str, size: int, no_redirect: bool) -> KnownContent | None:
-        """Looks up a content for a worker. Returns None if no run needs a content of that digest and size."""
+        """Looks up a content for a worker. Returns None if no run needs a content with this digest and size. With ``no_redirect``, the
+        master itself sends the content."""
         record = self._machine.state.contents.get(digest)
         if record is None or record.size != size:
             return None
@@ -167,8 +171,8 @@ class TransferLookup:
         """Returns contacts of workers from which the worker ``asker`` can get the content. If the list is empty, the master sends the
         content.
 
-        The workers of one site that ask for the same content form a binary tree. The first worker gets the content from the master. Each
-        other worker gets the content from the workers above it in the tree, even while those workers are still receiving it.
+        All workers of one site that ask for the same content form a binary tree. The worker at the root gets the content from the master.
+        Each other worker gets the content from workers above itself in the tree, even while these workers are still receiving the content.
         """
         workers = self._machine.state.workers
         worker = workers.get(asker)
@@ -204,24 +208,25 @@ class MasterContentSource:
     ) -> None:
         self.meter = LinkMeter(self._site_of, read_soon)
         self.load_output: Callable[[Payload], bytes] = lambda output: b""
-        """A function that returns the bytes of a task's output. The host sets this attribute. Only the event loop may call the
+        """A function that returns the bytes of a task's output. The host sets this attribute. Only the event loop is allowed to call the
         function."""
         self.call_later: Callable[[float, Callable[[], None]], object] = lambda delay_s, function: None
         """A function that makes the event loop call a function after some seconds. The host sets this attribute."""
         self._store = ContentCache(str(pool.contents), UNBOUNDED, lambda digest: True, durable=True)
         self._cache = str(pool.cache)
         self._machine = machine
-        """Only the event loop may use the machine."""
+        """Only the event loop is allowed to use the machine."""
         self._lookup = TransferLookup(machine)
         self._calls = calls
         self._tell = tell
         self._released: dict[str, float] = {}
-        """Times of the release of contents that are not removed yet, in the order of these times."""
+        """Release times of contents that are released but still stored. The oldest time comes first."""
         self._removal_due = False
         """Whether a call of ``_remove_later`` is scheduled."""
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], tuple[float, float]] = {}
-        """Times of the first and the last request, by worker and content, for contents that only another worker has."""
+        """For each pair of a worker and a content that it waits for: the times of the first and the last request. The content is at a
+        different worker only."""
         self._sites: dict[str, str] = {}
         """Sites of the workers that asked for a transfer."""
         self._space_problem = ""
@@ -251,7 +256,8 @@ class MasterContentSource:
             raise
 
     def _enter(self, asker: str, limit: SiteLimit) -> str:
-        """Counts one more transfer of the asking worker's site and returns the site. Raises AskLater if ``limit`` is reached."""
+        """Counts a new transfer at the site of the worker ``asker`` and returns this site. Raises AskLater if the ``limit`` of the site is
+        reached."""
         with self._lock:
             if self._active.get(limit.site, 0) >= limit.max_transfers:
                 raise AskLater(LATER_S)
@@ -287,8 +293,8 @@ class MasterContentSource:
         raise ContentAbsent(_describe_lost(record), "site")
 
     def _store_result(self, record: KnownContent) -> str:
-        """Copies the result of a call from the payload store to the content store. This is needed if another task needs the result as a
-        content, and the workers that had the content may be gone."""
+        """Copies the result of a call from the payload store to the content store. This is needed if a task uses the result as a content
+        and no connected worker can send this content."""
         data = self._calls.call(lambda: self.load_output(record.output))
         try:
             with self._store.incoming(record.digest, record.size) as incoming:
@@ -300,8 +306,8 @@ class MasterContentSource:
             raise AskLater(LATER_S) from None
 
     def _may_arrive(self, asker: str, record: KnownContent) -> bool:
-        """Returns True if the worker ``asker`` should ask again later, because a connected worker that has the content may send it to the
-        master soon.
+        """Returns True if the worker ``asker`` should ask again later. The reason is that a connected worker has the content, and can send
+        it to the master soon.
 
         Returns False if ``asker`` has already been asking for ``HOLDER_S`` seconds.
         """
@@ -310,7 +316,7 @@ class MasterContentSource:
         now = time.monotonic()
         with self._lock:
             since, last = self._asked.pop((asker, record.digest), (now, now))
-            since = since if now - last < HOLDER_S else now  # This request and the last request belong to different tasks.
+            since = since if now - last < HOLDER_S else now  # After a long pause, this request belongs to a new task.
             self._asked[asker, record.digest] = since, now
             if len(self._asked) > MAX_ASKED:
                 del self._asked[next(iter(self._asked))]
@@ -337,7 +343,7 @@ class MasterContentSource:
         return incoming
 
     def _report_space(self, problem: str) -> None:
-        """Tells the event loop if ``problem`` has changed. ``problem`` says why outputs do not fit on the disk; it is empty if they fit."""
+        """Tells the machine about a change of ``problem``: the reason why outputs do not fit on the disk, or an empty text if they fit."""
         with self._lock:
             changed, self._space_problem = problem != self._space_problem, problem
         if changed:
@@ -350,10 +356,9 @@ class MasterContentSource:
         self._calls.close()
 
     def release(self, digest: str) -> None:
-        """Removes a content that no run needs. If tasks are unfinished, the content is removed later, after at most about ``LATE_S``
-        seconds.
+        """Removes a content that no run needs. While some tasks are unfinished, waits with the removal for up to ``LATE_S`` seconds.
 
-        The delay is useful because running tasks may produce the same content. Then their workers need not upload the content again.
+        The delay is useful if running tasks produce the same content: their workers do not need to upload the content again.
         """
         self._released.pop(digest, None)
         self._released[digest] = time.monotonic()
@@ -386,7 +391,7 @@ class MasterContentSource:
 
 
 def _user_file(record: KnownContent) -> FileReader:
-    """Opens the user's file. Raises ContentAbsent if the file was changed after submission. The receiver verifies its hash."""
+    """Opens the user's file. Raises ContentAbsent if the file was changed after submission. The receiver checks the hash of the content."""
     reading = FileReader(record.path, record.size, "user")
     status = os.fstat(reading.fileno())
     if status.st_mtime_ns != record.mtime_ns:
@@ -408,7 +413,7 @@ def _describe_lost(record: KnownContent) -> str:
 class LinkMeter:
     """Measures the bandwidth to each site: the number of bytes sent, and the time during which contents were sent.
 
-    Transfer threads call the counting methods. ``read_soon`` is called when sending starts and no call of ``read`` is due.
+    Transfer threads call the counting methods. When sending starts and no call of ``read`` is scheduled, the meter calls ``read_soon``.
     """
 
     def __init__(self, site_of: Callable[[str], str], read_soon: Callable[[], object]) -> None:
@@ -418,7 +423,7 @@ class LinkMeter:
         self._bytes: dict[str, int] = {}
         self._active: dict[str, int] = {}
         self._since: dict[str, float] = {}
-        """For each site: the time up to which its sending time has been counted."""
+        """For each site: the sending time is counted until this point in time."""
         self._seconds: dict[str, float] = {}
         self._reading_due = False
         """Whether a reading is scheduled."""
@@ -432,7 +437,7 @@ class LinkMeter:
             self._read_soon()
 
     def count_sent(self, asker: str, length: int) -> None:
-        """Counts the bytes of one piece, and the time since the last piece."""
+        """Counts the bytes of one sent piece, and the seconds since the piece before it."""
         site = self._site_of(asker)
         with self._lock:
             if site in self._active:
@@ -448,15 +453,15 @@ class LinkMeter:
 
     def take_back(self, asker: str, length: int) -> None:
         """Subtracts ``length`` from the counted bytes of a site if no transfer to the site is active any more. These bytes were counted as
-        sent but are still in buffers of this machine, so nobody knows how long it takes to send them."""
+        sent, but they are still in buffers of this machine. So the meter would not measure how long they take."""
         site = self._site_of(asker)
         with self._lock:
             if length and site in self._bytes and site not in self._active:
                 self._bytes[site] -= length
 
     def read(self) -> tuple[list[i.TransferMeasured], bool]:
-        """Returns a measurement for each site to which enough bytes were sent since the last measurement of this site. Also returns True if
-        contents are still being sent, so that another call is needed."""
+        """Returns a measurement for each site to which enough bytes were sent since its last measurement. The second value is True if
+        contents are still being sent, so that ``read`` must be called again."""
         with self._lock:
             measured = [
                 i.TransferMeasured(site, self._bytes[site], seconds) for site, seconds in self._seconds.items() if self._is_enough(site)

@@ -1,4 +1,4 @@
-"""Runs the event loop: collects inputs, makes facts durable, performs effects.
+"""Runs the event loop of the master: collects inputs, writes facts to disk, performs effects.
 
 An input is an event that the machine handles, such as a message. A turn gives all collected inputs to the machine, writes the facts of the
 machine to the journal and performs its effects.
@@ -57,7 +57,8 @@ RETRY_FULL_S = 1.0
 WARN_EVERY_S = 60.0
 CONFIRMATIONS = (m.Acked, m.Accepted)
 CONFIRM_S = 0.01
-"""Seconds that a confirmation waits for another message to share its packet. No peer waits for a confirmation."""
+"""A confirmation waits this many seconds, because it can then share a packet with other messages. No receiver is waiting for a
+confirmation."""
 
 
 class MasterServer:
@@ -113,7 +114,7 @@ class MasterServer:
         self._space_full = False
 
     def now(self) -> float:
-        """Returns a wall-clock time that never jumps, because it advances with the monotonic clock."""
+        """Returns the wall-clock time. It never jumps, because it advances with the monotonic clock."""
         return time.monotonic() + self._wall_offset
 
     # --- life -----------------------------------------------------------------------------------------------------------------------
@@ -129,7 +130,8 @@ class MasterServer:
         if not self.pool.private and self.pool.sites.exists():
             self.sites.read(self.pool.sites)
         self.admission.epoch = self.machine.state.epoch
-        # Garbage collection during work would take a fifth of the time. Almost all objects live long and are in no cycle.
+        # Garbage collection during work would cost a fifth of the time, and it would find little: almost all objects live long and are in
+        # no cycle.
         gc.disable()
         self.content_source.sweep()
         ready()
@@ -155,7 +157,7 @@ class MasterServer:
         path.unlink(missing_ok=True)
         endpoint = {"kind": UNIX, "path": str(path)}
         self.sites.local.endpoints = [endpoint]
-        # Clients that find a listening socket read the credentials at once, so these come first.
+        # The credentials are written before the socket listens, because a client reads them as soon as it finds a listening socket.
         write_private(self.pool.client_credentials, self.keyring.credentials(CLIENT, [endpoint]), durable=False)
         listener = socket.socket(socket.AF_UNIX)
         previous = os.umask(0o177)
@@ -168,8 +170,8 @@ class MasterServer:
         self._servers.append(unix)
 
     async def _listen_for_agents(self) -> asyncio.Server:
-        """Listens at the port that the user has set. If the user has set none, listens at the port of the last master, because agents at
-        sites know that port. If that port is unknown or not free, listens at any free port."""
+        """Listens at the port that the user has set. Without such a setting, listens at the port of the previous master, because agents at
+        sites know this port. If the port is unknown or not free, listens at any free port."""
         rules = EndpointRules((AGENT,), tuple(self.settings.subnets), self.keyring.server_context())
         for port in (self.settings.port or self.pool.last_port(), self.settings.port):
             try:
@@ -191,7 +193,7 @@ class MasterServer:
         self.content_source.close()
         self.transfer_server.close()
         self._turn()
-        # Clients answer queries about a stopped pool from this file, without a master.
+        # After the stop, clients read this file to answer queries about the pool without a master.
         write_stop_mark(self.pool.directory, queries.QUERIES["runs"](self.machine, {}))
         self.compaction.end()
         self.pool.socket_path().unlink(missing_ok=True)
@@ -200,7 +202,8 @@ class MasterServer:
         self.lock.release()
 
     async def _upkeep(self) -> None:
-        """At regular intervals, renews the lock of the pool and checks the disk space and the files and size of the journal."""
+        """Repeats every UPKEEP_S seconds: renews the lock of the pool, checks the free disk space, and checks the files and the size of the
+        journal."""
         while True:
             self._renew_lock()
             self._check_space()
@@ -219,20 +222,20 @@ class MasterServer:
             await asyncio.sleep(UPKEEP_S)
 
     def _upkeep_ended(self, upkeep: asyncio.Task[None]) -> None:
-        """Ends the process if the upkeep has failed, because the lock of the pool expires if it is not renewed."""
+        """Ends the process if the upkeep has failed. Without upkeep, nothing renews the lock of the pool, and the lock expires."""
         if not upkeep.cancelled():
             log.critical("the master's upkeep failed", exc_info=upkeep.exception())
             os._exit(4)
 
     def _renew_lock(self) -> None:
-        """Renews the lock of the pool. If the lock is lost, ends the process, because another master may be writing."""
+        """Renews the lock of the pool. If the lock is lost, ends the process at once, because possibly a new master writes to the pool."""
         try:
             self.lock.renew()
         except AlreadyRunning as problem:
             log.critical("%s", problem)
             os._exit(3)
         except (JournalError, JournalFull) as problem:
-            # The lease lasts several renewals, so that it does not expire after one failure of the disk.
+            # The lock lasts for several renewals, so one failure of the disk does no harm.
             log.error("%s", problem)
 
     def _check_space(self) -> None:
@@ -255,9 +258,10 @@ class MasterServer:
             self._loop.call_soon(self._turn)
 
     def _received_all(self) -> None:
-        """Is called after each read of a link. Takes the turn at once if the event loop has nothing else to do, which saves time."""
+        """Is called after each read from a connection. To save time, takes the turn at once if the event loop has nothing else to do."""
         if self._inbox and not self._turn_scheduled:
-            # asyncio has no public name for its list of ready callbacks. If the list does not exist, schedule the turn.
+            # asyncio has no public name for its list of ready callbacks. If a version of asyncio has no such list, the turn is always
+            # scheduled.
             if getattr(self._loop, "_ready", True):
                 self._schedule_turn()
             else:
@@ -275,7 +279,7 @@ class MasterServer:
             if self.machine.inspect_only and not stop_mark_path(self.pool.directory).exists():
                 self._inbox.append(i.ResumeRequested())
         self.links[link.number] = link
-        # If the disk is almost full, the submission will be refused. Its payloads must not use the remaining space.
+        # On an almost full disk, the machine will refuse a submission, so the payloads of the submission must not use the remaining space.
         payloads = self.payloads.keep_all(split_body(message, body), allow_disk=not (self._space_full and isinstance(message, m.Submit)))
         if link.role == AGENT:
             pilot = link.key_id.removeprefix("pilot:") if link.key_id != AGENT else ""
@@ -288,7 +292,7 @@ class MasterServer:
             self._enqueue(i.LinkClosed(link.number))
 
     def _warn(self, text: str) -> None:
-        """Logs the same warning at most once per minute, so that an unauthenticated peer cannot fill the log."""
+        """Logs a warning, but the same warning at most once per minute. So an unauthenticated client cannot fill the log."""
         now = time.monotonic()
         if now - self._warned_at.get(text, -WARN_EVERY_S) >= WARN_EVERY_S:
             if len(self._warned_at) > 1000:
@@ -330,9 +334,9 @@ class MasterServer:
     def _carry_out(self, turn: Turn) -> None:
         """Writes the facts of a turn, sends the messages of the turn and performs its other effects.
 
-        Facts that are written but not synced to disk are lost only if this machine stops. In this case, the local peers (see
-        ``EndpointLink.is_local``) stop, too. So the messages to local peers are sent before the sync. The messages to all other peers are
-        encoded during the sync and sent after it.
+        Facts that are written but not synced to disk are lost only if this machine stops. Local processes (see ``EndpointLink.is_local``)
+        stop then, too. So messages to local processes are sent before the sync. All other messages are encoded during the sync and sent
+        after it.
         """
         if turn.facts:
             self._write(encode_record(TurnRecord(turn.at, turn.facts)))
@@ -347,7 +351,7 @@ class MasterServer:
         self._perform(turn.effects, urgent)
 
     def _write(self, record: bytes) -> None:
-        """Writes a record. Waits while the disk is full. Any other failure ends the master."""
+        """Writes a record to the journal. Waits while the disk is full. Any other failure ends the master."""
         while True:
             try:
                 self.payloads.sync()
@@ -360,7 +364,7 @@ class MasterServer:
                 self._renew_lock()
 
     def _set_timer(self) -> None:
-        """Sets the timer of the next turn. A timer that fires too early does no harm, so most turns keep the old timer."""
+        """Sets the timer of the next turn. Keeps an earlier timer, because a timer that fires too early does no harm."""
         deadline = self.machine.deadline
         if deadline is None or self._turn_scheduled:
             return
@@ -379,10 +383,11 @@ class MasterServer:
             self._turn()
 
     def _prepare(self, effects: list[e.Effect], is_local: bool) -> dict[int, EndpointLink]:
-        """Encodes messages: with ``is_local`` the messages to local peers, without ``is_local`` all other messages. Returns the links with
-        urgent messages.
+        """Encodes a part of the messages in ``effects``. With ``is_local``: the messages to local processes (see
+        ``EndpointLink.is_local``), except confirmations. Without ``is_local``: all other messages. Returns the connections that have urgent
+        messages.
 
-        All messages except confirmations are urgent. Confirmations always wait for the sync, even confirmations to local peers.
+        All messages except confirmations are urgent. Confirmations are always sent after the sync.
         """
         urgent: dict[int, EndpointLink] = {}
         load = self.payloads.load
@@ -441,14 +446,14 @@ class MasterServer:
 
 
 class ApplicationProcesses:
-    """Starts one process for each application manager, and a new one if it has ended, because user code never runs in the master."""
+    """Runs one process for each application manager, because user code never runs in the process of the master."""
 
     def __init__(self, pool: PoolDirectory) -> None:
         self._pool = pool
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, run: int, uid: str, path: str) -> None:
-        """Starts the process of a run's application manager if it is not running."""
+        """Starts the process of a run's application manager. Does nothing if this process is running."""
         process = self._processes.get(run)
         if process is not None and process.poll() is None:
             return

@@ -1,1 +1,1 @@
-"""Contains the policies. A policy proposes which task goes to which worker."""
+"""Contains the policies. A policy decides which task goes to which worker."""

@@ -1,13 +1,13 @@
 """Assigns ready tasks to free workers. A matcher chooses which task goes to which worker.
 
-Tasks for which the matcher names no worker are assigned in queue order (see ``queue_order`` and ``task_order``): each worker with room gets
-the first tasks of the queue that fit. The matcher can exclude shapes from this rule (see ``Matching.governed``).
+If the matcher names no worker for a task, the task is assigned in queue order (see ``queue_order`` and ``task_order``): each worker with
+room gets the first tasks of the queue that fit. The matcher can exclude task shapes from this rule (see ``Matching.governed``).
 
 Short tasks are prefetched: a worker gets tasks before it has room for them, so that it does not wait for the master between two tasks. For
-each slot, a worker prefetches tasks that together take about ``PolicyView.ahead_s`` seconds (or ``Worker.poll_s`` seconds, if that is
-more). This is at least one task and at most ``MAX_AHEAD_PER_SLOT`` tasks. Tasks of a shape with a mean time of more than one second are not
-prefetched. Prefetched tasks are recalled if no task of their worker has ended for one second and an idle worker could run the prefetched
-tasks.
+each slot, a worker prefetches tasks for about ``PolicyView.ahead_s`` seconds of work, or for ``Worker.poll_s`` seconds if this is longer.
+This is at least one task and at most ``MAX_AHEAD_PER_SLOT`` tasks. If the tasks of a shape take more than one second on average, they are
+not prefetched. Prefetched tasks are recalled on two conditions: no task of their worker has ended for one second, and an idle worker can
+run them.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from pilotfish.policies.task_order import CriticalPathOrder, TaskOrder, submissi
 WorkerProposal = AssignmentProposal | DelegationProposal | RecallProposal
 
 OVERHEAD_US = 20.0
-"""Overhead of a Python call in microseconds. Every task counts as at least this long."""
+"""Overhead of a Python call in microseconds. A shorter task counts as if it took this long."""
 MAX_AHEAD_PER_SLOT = 256
 LONG_US = 1_000_000
-"""Maximum mean task time of a shape, in microseconds, with which tasks of the shape are prefetched."""
+"""Tasks of a shape are prefetched only if their mean time is at most this many microseconds."""
 STALE_S = 1.0
-"""If no task of a worker has ended for this many seconds, its prefetched tasks may be recalled."""
+"""If no task of a worker has ended for this many seconds, the prefetched tasks of the worker can be recalled."""
 
 
 class Dispatcher:
     def __init__(self, matcher: Matcher, speculation: Speculation | None = None, order: TaskOrder | None = None) -> None:
         self.matcher = matcher
         self._passed_over: dict[TaskShape, float] = {}
-        """For each shape: the time since which no worker has had room for its ready tasks."""
+        """For each shape with ready tasks that fit no worker: the time since when no worker has had room for them."""
         self._reserved: dict[str, None] = {}
-        """Ids of the workers that the last call of ``propose`` kept free for shapes in ``_passed_over``."""
+        """Ids of the workers that the previous call of ``propose`` kept free for shapes in ``_passed_over``."""
         self._recall_at = 0.0
         self._order = order or CriticalPathOrder().of
         self.speculation = speculation or Speculation()
@@ -99,7 +99,7 @@ class Dispatcher:
             offer.taken = taken
             if offer.shape.samples > 0 and offer.shape.mean_us <= LONG_US and offer.shape not in governed:
                 short.append(offer)
-        # Workers without room matter only for tasks that are short enough to be prefetched.
+        # A worker without room can only prefetch tasks, so it matters only if there are short tasks.
         candidates = [worker for worker in view.workers if not worker.runs_suspect and worker.id not in excluded] if short else roomy
         assignments = [
             _fill(view, worker, reserved.get(worker.id, ungoverned), preferred.get(worker.id, ()), queue_order, self._moldable)
@@ -110,7 +110,7 @@ class Dispatcher:
             if undelegable:
                 assignments += [_fill(view, worker, undelegable, (), queue_order, self._moldable) for worker in view.served_workers]
         elif short:
-            # Prefetching comes last: a task must not wait at one worker while another worker has room for it.
+            # Prefetching comes last: a task must not wait at a worker while a different worker has room for it.
             for proposal in assignments:
                 if proposal.worker.id not in reserved:
                     _add_ahead(view, proposal, short, offers, queue_order)
@@ -123,7 +123,8 @@ class Dispatcher:
         return Matching(queue_order.limit_to_share(preferred, roomy) if queue_order.contested else preferred, matching.governed)
 
     def next_look_at(self, view: PolicyView) -> float | None:
-        """Returns the next time at which waiting tasks must be checked again: prefetched tasks, and tasks for which no worker has room."""
+        """Returns the next time at which ``propose`` must be called even if nothing happens, or None. At this time, prefetched tasks or
+        tasks without a worker must be checked again."""
         times = [since + RESERVE_AFTER_S for since in self._passed_over.values()]
         if view.state.prefetching_workers:
             times += [worker.progress_at + STALE_S for worker in _workers_to_recall_from(view)]
@@ -147,8 +148,8 @@ class Dispatcher:
         queue_order: QueueOrder,
         proposals: list[WorkerProposal],
     ) -> tuple[list[OfferedTasks], dict[str, TaskShape]]:
-        """Places multi-node tasks. Returns two values. The first value is the offers of single-node tasks. The second value has one entry
-        for each worker that is kept free: the id of the worker, and the shape of the task for which the worker is kept free."""
+        """Places multi-node tasks. Returns the offers of single-node tasks, and a dict of the workers that are kept free. The dict maps the
+        id of such a worker to the shape of the multi-node task for which the worker is kept free."""
         multi_node_offers = [offer for offer in offers if offer.shape.nodes > 1]
         if not multi_node_offers:
             self._multi_node.forget()
@@ -162,9 +163,9 @@ class Dispatcher:
     def _reserve(
         self, view: PolicyView, roomy: list[Worker], offers: list[OfferedTasks], excluded: dict[str, None]
     ) -> dict[str, list[OfferedTasks]]:
-        """Keeps workers free for large tasks, because a stream of small tasks could delay a large task for ever. One worker is kept for a
-        shape if no worker has had room for this shape during ``RESERVE_AFTER_S`` seconds. Returns, for the id of each kept worker, the
-        offers from which the worker may get tasks: the offer of the large tasks, and all offers before this offer in the queue."""
+        """Keeps workers free for large tasks, because a stream of small tasks could delay a large task for ever. One worker is kept free
+        for a shape if no worker has had room for this shape during ``RESERVE_AFTER_S`` seconds. Returns, for the id of each kept worker,
+        the offers from which this worker can still get tasks: the offer of the large tasks, and all offers before it in the queue."""
         passed_over, self._passed_over = self._passed_over, {}
         reserved: dict[str, list[OfferedTasks]] = {}
         for index, offer in enumerate(offers):
@@ -183,9 +184,9 @@ class Dispatcher:
 
 
 def _place_suspects(view: PolicyView, proposals: list[WorkerProposal]) -> dict[str, None]:
-    """Places suspect tasks. A suspect task may kill its worker, so it is placed at an empty worker, which gets no other task. If no
-    suitable worker is empty, the least loaded suitable worker gets no new tasks until it is empty. At most one worker at a time is kept
-    free in this way. Returns the ids of the workers that get no other task."""
+    """Places suspect tasks. A task is suspect if it possibly kills its worker. So it runs alone: it is placed at an empty worker, which
+    gets no other task. If no suitable worker is empty, the least loaded suitable worker gets no new tasks until it is empty. At most one
+    worker at a time is kept free in this way. Returns the ids of the workers that get no other task."""
     workers = [worker for worker in (*view.workers, *view.served_workers) if not worker.runs_suspect]
     used: dict[str, None] = {}
     kept_for: Task | None = None
@@ -214,7 +215,7 @@ def _fill(
     queue_order: QueueOrder,
     moldable: MoldableCores,
 ) -> AssignmentProposal:
-    """Assigns to the worker the tasks that fit now, preferred tasks first."""
+    """Proposes to assign tasks to a worker: first the preferred tasks that fit, then tasks of the offers that fit."""
     free = dict(worker.free)
     proposal = AssignmentProposal(worker, list(preferred))
     if preferred:
@@ -241,8 +242,8 @@ def _fill(
 
 
 def _fitting(view: PolicyView, worker: Worker, named: Sequence[Task]) -> list[Task]:
-    """Returns the tasks of ``named`` that fit at the worker together. ``named``: the tasks that the matcher chose for this worker. A task
-    that does not fit beside the tasks before it is left out."""
+    """Returns those tasks of ``named`` that fit at the worker together. A task that does not fit in addition to the tasks before it is left
+    out. ``named``: the tasks that the matcher chose for this worker."""
     free, fitting = dict(worker.free), []
     for task in named:
         shape = task.shape
@@ -271,15 +272,15 @@ def _take_preferred(
 def _add_ahead(
     view: PolicyView, proposal: AssignmentProposal, offers: list[OfferedTasks], all_offers: list[OfferedTasks], queue_order: QueueOrder
 ) -> None:
-    """Adds short tasks for the worker to prefetch. All tasks of the worker must have one shape; otherwise master and agent could disagree
-    on which task starts next. ``offers``: the offers of short tasks. ``all_offers``: the offers of all tasks. Tasks are added only while no
-    other offer is earlier in the queue than their offer."""
+    """Adds short tasks that the worker prefetches. They must have the same shape as all other tasks of the worker. With different shapes,
+    master and agent could disagree about which task starts next. Tasks are added only while their offer is the first in the queue.
+    ``offers``: the offers of short tasks. ``all_offers``: the offers of all tasks."""
     worker = proposal.worker
     held = next(iter(worker.active), None) or (proposal.tasks[0] if proposal.tasks else None)
     if held is None or (view.state.multi_node_workers and multi_node.hosts_other_task(worker)):
         return
     if worker.held and view.now - worker.progress_at >= max(STALE_S, worker.poll_s):
-        return  # running tasks take long: prefetched tasks would only wait and be recalled
+        return  # the running tasks take long, so prefetched tasks would only be recalled
     shape = held.shape
     offer = next((offer for offer in offers if offer.shape is shape and offer.left), None)
     if offer is None or not queue_order.is_first(offer, all_offers):
@@ -300,7 +301,7 @@ def _add_ahead(
 
 
 def _with_room(view: PolicyView, offers: list[OfferedTasks], excluded: Collection[str]) -> list[Worker]:
-    """Returns the workers where a task of at least one offer fits."""
+    """Returns the workers that have room for a task of at least one offer."""
     workers = view.roomy
     for offer in offers:
         if not cores_of(offer.shape.needs):
@@ -331,7 +332,7 @@ def _is_uniform(worker: Worker, proposal: AssignmentProposal, shape: TaskShape) 
 
 
 def _max_ahead(view: PolicyView, worker: Worker, shape: TaskShape) -> int:
-    """Returns the maximum number of prefetched tasks of this shape that the worker may have."""
+    """Returns how many prefetched tasks of this shape the worker can have."""
     slots = min(worker.capacity.get(name, 0) // amount for name, amount in shape.needs) if shape.needs else 1
     mean_s = max(shape.mean_us, OVERHEAD_US) / 1e6
     window = max(view.ahead_s, worker.poll_s)
@@ -339,7 +340,8 @@ def _max_ahead(view: PolicyView, worker: Worker, shape: TaskShape) -> int:
 
 
 def _workers_to_recall_from(view: PolicyView, proposals: Sequence[WorkerProposal] = ()) -> Iterator[Worker]:
-    """Yields workers whose prefetched tasks could start at once at an idle worker. Skips workers whose tasks were recalled already."""
+    """Yields workers with prefetched tasks that could start at once at an idle worker. Skips workers from which tasks were already
+    recalled."""
     waiting = [worker for worker in view.state.prefetching_workers if worker.ahead and not worker.recalled]
     if not waiting:
         return
@@ -347,7 +349,7 @@ def _workers_to_recall_from(view: PolicyView, proposals: Sequence[WorkerProposal
     idle = [worker for worker in view.roomy if not worker.active and worker not in used]
     suited: dict[TaskShape, bool] = {}
     for worker in waiting if idle else ():
-        shape = next(iter(worker.ahead)).shape  # prefetched tasks of one worker have one shape, see _is_uniform
+        shape = next(iter(worker.ahead)).shape  # all prefetched tasks of a worker have the same shape (_is_uniform)
         if shape not in suited:
             suited[shape] = any(other.suits(shape, view.now) for other in idle)
         if suited[shape]:
@@ -355,11 +357,11 @@ def _workers_to_recall_from(view: PolicyView, proposals: Sequence[WorkerProposal
 
 
 def workqueue() -> Dispatcher:
-    """Returns a policy that assigns tasks in the order of submission to the first free worker."""
+    """Returns a policy that assigns each task to the first free worker, in the order of submission."""
     return Dispatcher(FirstComeMatcher(), order=submission_order)
 
 
 def stealing() -> Dispatcher:
-    """Returns a policy that copies a running task to an idle worker if the expected remaining time of the first attempt is clearly longer
-    than the time of the copy. ``speculation`` states all conditions."""
+    """Returns a policy that copies a running task to an idle worker if the copy will probably end clearly earlier than the first attempt.
+    The module ``speculation`` describes all conditions."""
     return Dispatcher(LocalityMatcher(), Speculation(stealing=True, expected_seconds=forecast))

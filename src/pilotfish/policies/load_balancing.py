@@ -1,10 +1,10 @@
-"""Computes chunk sizes so that all used workers finish at the same time (adaptive workload balancing, AWLB), and learns the speeds of
-workers from finished chunks.
+"""Computes chunk sizes for workers, so that all used workers finish at the same time (adaptive workload balancing, AWLB). Learns the speeds
+of the workers from finished chunks.
 
 Worker i computes p_i units of work per second and receives n_i bytes per second. The application moves f_c bytes per unit. A chunk of w
 units takes w (1/p_i + f_c/n_i) seconds, plus a fixed cost per chunk. With mu_i = p_i/n_i and without the fixed cost, worker i receives and
-computes p_i / (1 + f_c mu_i) units per second. The total time is shortest if all used workers finish at the same time. A worker is not used
-if its fixed cost alone takes as long as the used workers need to finish, or longer.
+computes p_i / (1 + f_c mu_i) units per second. The total time is shortest if all used workers finish at the same time. A worker with a high
+fixed cost is not used: its fixed cost alone would take at least as long as the used workers need to finish.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 
 UNLIMITED = math.inf
 SMOOTHING = 0.5
-"""Weight of the latest chunk; all earlier chunks together have the remaining weight."""
+"""Weight of the latest chunk. All earlier chunks together have the remaining weight."""
 MIN_UNIT_S = 1e-9
 SMALL_BYTES = 64 * 1024
-"""If all chunks of a worker move about the same number of bytes, latency and bandwidth cannot be measured separately. In this case, if the
-chunks move fewer bytes than this limit on average, the whole transfer time counts as latency. Otherwise the whole transfer time counts as
-time for the bytes."""
+"""If all chunks of a worker move about the same number of bytes, latency and bandwidth cannot be measured separately. In this case, the
+whole transfer time counts either as latency or as time for the bytes. It counts as latency if the chunks move fewer bytes than this on
+average."""
 MIN_SPREAD = 0.05
 UNUSED_FACTOR = 0.8
-"""If an iteration does not use a worker, the estimated slowness and latency of the worker are multiplied by this factor. So the worker is
-tried again later."""
+"""If an iteration does not use a worker, the estimated slowness and latency of the worker are multiplied by this factor. So a later
+iteration tries the worker again."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -44,15 +44,15 @@ class WorkerCapacity:
 
     @property
     def usable(self) -> bool:
-        """Returns True if speed, bandwidth and latency are valid. NaN is not valid, because comparisons with NaN are false."""
+        """Returns True if speed, bandwidth and latency are valid numbers. NaN is not valid."""
         return 0 < self.speed < math.inf and self.bandwidth > 0 and 0 <= self.latency_s < math.inf
 
     def unit_s(self, ratio: float) -> float:
-        """Returns the seconds per unit of work, including the transfer of the unit. ``ratio``: bytes per unit."""
+        """Returns the seconds for computing one unit of work and transferring its data. ``ratio``: bytes per unit."""
         return 1 / self.speed + ratio / self.bandwidth
 
     def fixed_s(self, application: LoadModel) -> float:
-        """Returns the seconds that each chunk takes in addition to the seconds of its units."""
+        """Returns the fixed cost of a chunk: its seconds in addition to the seconds for its units."""
         return self.latency_s + application.chunk_s + application.chunk_bytes / self.bandwidth
 
 
@@ -61,9 +61,9 @@ class LoadModel:
     ratio: float = 0.0
     """f_c: bytes per unit of work."""
     chunk_bytes: float = 0.0
-    """Additional bytes of each chunk."""
+    """Bytes that each chunk moves in addition to the bytes of its units."""
     chunk_s: float = 0.0
-    """Additional computing time of each chunk."""
+    """Seconds that each chunk computes in addition to the time for its units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class LoadSplit:
 
 
 def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], application: LoadModel) -> float:
-    """Returns the seconds until the last worker ends if worker i gets a chunk of ``sizes[i]`` units. A chunk of size 0 is not sent."""
+    """Returns the seconds until the last worker has finished. Worker i gets a chunk of ``sizes[i]`` units. A chunk of size 0 is not
+    sent."""
     used = [(size, worker) for size, worker in zip(sizes, workers, strict=True) if size > 0]
     ends = (worker.fixed_s(application) + size * application.ratio / worker.bandwidth + size / worker.speed for size, worker in used)
     return max(ends, default=0.0)
@@ -84,7 +85,7 @@ def time_of(sizes: Sequence[float], workers: Sequence[WorkerCapacity], applicati
 
 
 def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
-    """Divides the load so that all used workers end at the same, earliest possible time."""
+    """Divides the load so that all used workers finish at the same time, and as early as possible."""
     usable = {index: worker for index, worker in enumerate(workers) if worker.usable}
     if not usable:
         raise ValueError("of no worker is it known how fast it is")
@@ -94,7 +95,8 @@ def plan(workers: Sequence[WorkerCapacity], application: LoadModel, load: float)
 
 
 def _split(workers: Sequence[WorkerCapacity], application: LoadModel, load: float) -> LoadSplit:
-    """Splits the load. Adds workers by rising fixed cost, until a fixed cost exceeds the time in which the added workers finish."""
+    """Splits the load. Adds workers one by one, the smallest fixed cost first. Stops when the fixed cost of the next worker is longer than
+    the time in which the added workers finish."""
     unit_s = [worker.unit_s(application.ratio) for worker in workers]
     fixed_s = [worker.fixed_s(application) for worker in workers]
     rate = lost = 0.0
@@ -109,11 +111,11 @@ def _split(workers: Sequence[WorkerCapacity], application: LoadModel, load: floa
 
 
 def whole_units(found: LoadSplit, workers: Sequence[WorkerCapacity], application: LoadModel, load: int) -> list[int]:
-    """Returns the sizes of ``found``, rounded down to whole units. Each remaining unit goes to the worker that would finish it first."""
+    """Rounds the sizes of ``found`` down to whole units. Then gives each remaining unit to the worker that would finish it first."""
     sizes = [math.floor(size + 1e-9) for size in found.sizes]
     left = load - sum(sizes)
     if left < 0:
-        # A float has too few digits for very many units.
+        # For very large loads, the floats in ``found`` have too few digits.
         sizes[sizes.index(max(sizes))] += left
     ends: list[tuple[float, int, float]] = []
     for index, worker in enumerate(workers):
@@ -143,8 +145,8 @@ def compute_transfer_ratios(workers: Sequence[WorkerCapacity]) -> list[float]:
 
 
 def heterogeneity(mu: Sequence[float]) -> float:
-    """Returns Phi: the standard deviation of mu_i, divided by the mean of mu_i. (The published formula adds the deviations without squaring
-    them. That sum is always 0.)"""
+    """Returns Phi: the standard deviation of mu_i, divided by the mean of mu_i. (The published formula is a misprint: it adds the
+    deviations without squaring them, and this sum is always 0.)"""
     if len(mu) < 2 or not sum(mu):
         return 0.0
     average = sum(mu) / len(mu)
@@ -162,7 +164,7 @@ class ChunkMeasurement:
     units: float
     compute_s: float
     transfer_s: float
-    """Seconds between sending the chunk and receiving its result, without ``compute_s``."""
+    """Seconds from sending the chunk to receiving its result, less ``compute_s``."""
     moved_bytes: float
 
     @property
@@ -183,8 +185,8 @@ class LinearFit:
             setattr(self, name, self._keep * getattr(self, name) + value)
 
     def fit(self, small: float) -> tuple[float, float]:
-        """Returns intercept and slope, both at least 0. If x hardly varies, the data determine only one of the two values. Then the slope
-        is 0 if the mean of x is less than ``small``; otherwise the intercept is 0."""
+        """Returns intercept and slope, both at least 0. If all x are about equal, the data determine only one of the two. In this case, the
+        slope is 0 if the mean of x is less than ``small``. If the mean is larger, the intercept is 0."""
         if not self._count:
             return 0.0, 0.0
         x, y = self._x / self._count, self._y / self._count
@@ -202,12 +204,12 @@ class LinearFit:
 
 
 class CapacityEstimates:
-    """Estimates speed, bandwidth and latency of each worker. If no chunk of a worker was measured, its speed is guessed:
+    """Estimates speed, bandwidth and latency of each worker. If no chunk of a worker was measured, the speed of the worker is guessed:
 
-    * With a benchmark: the benchmark, multiplied by the median ratio of speed to benchmark of the measured workers. If no measured worker
-      has a benchmark, the guess is the benchmark itself.
-    * Without a benchmark: the median speed of the measured workers. If no worker was measured, the guess is the median of all benchmarks.
-      If there are no benchmarks either, the guess is 1.
+    * If the worker has a benchmark, the guess is this benchmark times a factor. The factor is the median ratio of speed to benchmark of the
+      measured workers. If no measured worker has a benchmark, the factor is 1.
+    * If the worker has no benchmark, the guess is the median speed of the measured workers. If no worker was measured, it is the median of
+      all benchmarks. If there are no benchmarks, it is 1.
     """
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
@@ -218,12 +220,12 @@ class CapacityEstimates:
         self._bytes = LinearFit(1 - smoothing / 8)
 
     def set_benchmark(self, worker: str, benchmark: float) -> None:
-        """Uses the benchmark of a worker as the first estimate of its speed, if the benchmark is a valid number."""
+        """Stores the benchmark of a worker for guesses of its speed. Ignores a benchmark that is not a valid number."""
         if 0 < benchmark < math.inf:
             self._benchmarks[worker] = benchmark
 
     def observe(self, chunks: Iterable[ChunkMeasurement]) -> None:
-        """Learns from all chunks of one iteration. Invalid measurements and the start-up time of a new worker are ignored."""
+        """Learns from all chunks of one iteration. Ignores invalid measurements, and the start-up time of a new worker."""
         before = dict.fromkeys(self._unit_s)
         for chunk in chunks:
             if not chunk.is_valid:
@@ -234,7 +236,7 @@ class CapacityEstimates:
                 self._transfers.setdefault(chunk.worker, LinearFit(1 - self._smoothing)).observe(chunk.moved_bytes, chunk.transfer_s)
 
     def observe_unfinished(self, worker: str, units: float, seconds: float) -> None:
-        """Learns from a chunk that took longer than ``seconds`` and was then given to other workers."""
+        """Learns from a chunk that was not finished after ``seconds`` and was given to other workers."""
         if units > 0 and seconds > 0:
             self._observe_speed(worker, max(seconds / units, self._unit_s.get(worker, 0.0)))
 
@@ -273,8 +275,8 @@ class CapacityEstimates:
 
 
 class RatioSearch:
-    """Searches for the bytes per unit (f_c) that give the shortest run time, by golden-section search over log f_c. Repeat two steps until
-    ``settled`` is true: run the application with f_c = ``ratio``, then pass the measured run time to ``report``."""
+    """Searches for the number of bytes per unit (f_c) with the shortest run time, by golden-section search over log f_c. The caller repeats
+    two steps until ``settled`` is true: it runs the application with f_c = ``ratio``, then passes the measured run time to ``report``."""
 
     def __init__(self, low: float, high: float, precision: float = 0.1) -> None:
         if not 0 < low < high < math.inf:
@@ -294,7 +296,7 @@ class RatioSearch:
 
     @property
     def ratio(self) -> float:
-        """Returns the next ratio to try; if the search is settled, the best ratio."""
+        """Returns the next ratio to try, or the best ratio if the search is settled."""
         if self.settled and self._times:
             return math.exp(min(self._times, key=lambda point: self._times[point]))
         return math.exp(self._next)
@@ -314,6 +316,6 @@ class RatioSearch:
         self._next = left if self._known(left) is None else right
 
     def _known(self, point: float) -> float | None:
-        """Returns the run time that was reported for ``point``, a value of log f_c; None if there is no such report. A reported value that
-        differs from ``point`` only by a rounding error counts as equal."""
+        """Returns the run time that was reported for ``point``, a value of log f_c. Returns None if none was reported. Rounding errors are
+        ignored: a reported point that is almost equal to ``point`` counts as equal."""
         return next((time_s for other, time_s in self._times.items() if abs(other - point) < self._precision / 100), None)

@@ -1,8 +1,8 @@
 """Defines the two simple matchers: first come, and data locality.
 
 The matcher for data locality gives a rank to each pair of task and worker. If the task has a rank expression, the rank is the value of this
-expression. Otherwise, the rank is the number of bytes of the task's inputs that the worker holds. A task without a rank expression is
-assigned in queue order if no worker with room holds any of its inputs.
+expression for the worker. If not, the rank is the number of bytes of the task's inputs that the worker already has. If all these ranks of a
+task are 0, the task is assigned in queue order.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pilotfish.policies.matcher_interface import Matching
 from pilotfish.portable.expressions.greedy_matching import greedy
 
 MAX_HELD = 256
-"""Maximum contents of a worker for which tasks are looked up. The latest contents are used."""
+"""Maximum number of contents per worker for which tasks are looked up. The latest contents are used."""
 MAX_TASKS = 32
-"""Maximum tasks with the same content that are ranked for one worker."""
+"""Maximum number of tasks with the same content that are ranked for one worker."""
 MAX_PAIRS = 200_000
-"""Maximum pairs of task and worker for which a rank expression is evaluated."""
+"""Maximum number of pairs of task and worker for which rank expressions are evaluated."""
 
 Ranks = dict[tuple[Task, Worker], float]
 
 
 class FirstComeMatcher:
-    """Prefers nothing: the dispatcher gives the first task to the first free worker."""
+    """Names no tasks, so the dispatcher gives the first task to the first free worker."""
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         return Matching({})
@@ -42,7 +42,7 @@ class FirstComeMatcher:
 
 
 class LocalityMatcher(FirstComeMatcher):
-    """Prefers workers that hold a task's inputs, or for which the rank expression of the task has a larger value."""
+    """Prefers pairs of task and worker with a high rank (see the text of this module)."""
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
         return Matching(prefer(view, roomy, shapes))
@@ -51,8 +51,8 @@ class LocalityMatcher(FirstComeMatcher):
 def prefer(view: PolicyView, workers: Iterable[Worker], shapes: Iterable[TaskShape]) -> dict[str, list[Task]]:
     """Returns, for each worker id, the tasks that this worker should get first. Each task is named for at most one worker.
 
-    The shapes are matched one after the other. Within a shape, the pair of task and worker with the highest rank is matched first. Serving
-    the workers one after the other would be worse: a worker could take a task whose inputs another worker holds.
+    The shapes are matched one after the other. Within a shape, the pair of task and worker with the highest rank comes first. To go through
+    the workers one by one would be worse: the first worker could take a task whose inputs the second worker has.
     """
     preferred: dict[str, list[Task]] = {}
     ranked = [shape for shape in shapes if shape.queue_by_content or shape.rank is not None]
@@ -101,8 +101,8 @@ def _ranks(shape: TaskShape, able: list[Worker], slots: dict[Worker, int]) -> Ra
 
 
 def _held(shape: TaskShape, worker: Worker) -> dict[Task, int]:
-    """Returns, for tasks of the shape, how many bytes of the task's inputs the worker holds. Tasks without an input at the worker are left
-    out. Only the latest ``MAX_HELD`` contents of the worker are counted, and at most ``MAX_TASKS`` tasks per content."""
+    """Returns, for tasks of the shape, how many bytes of the task's inputs the worker already has. Tasks without an input at the worker are
+    left out. Looks only at the latest ``MAX_HELD`` contents of the worker, and at up to ``MAX_TASKS`` tasks per content."""
     found: dict[Task, int] = {}
     if not shape.queue_by_content:
         return found

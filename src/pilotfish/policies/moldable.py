@@ -1,12 +1,12 @@
-"""Chooses how many cores a moldable task gets: the number with which all waiting tasks of its shape finish soonest.
+"""Chooses how many cores a moldable task gets, so that all waiting tasks of its shape finish as soon as possible.
 
-Amdahl's curve t(n) = s + p/n is fitted to the measured times. t(n) is the time of a task with n cores. s is the time of its serial part. p
-is the time of its parallel part on one core. If each task gets n cores, only some tasks fit into the free cores at the same time. The
-waiting tasks then run in several waves, and each wave takes t(n). The task gets the n for which all waves together take the least time. If
-many tasks wait, this is about the n that costs the fewest core-seconds. At the end of a run, it is about the largest n that still shortens
-the run.
+Amdahl's curve t(n) = s + p/n is fitted to the measured times. t(n) is the time of a task with n cores. s is the time of its serial part,
+and p the time of its parallel part on one core. If each task gets n cores, only some tasks fit into the free cores at the same time. So the
+waiting tasks run in several waves, and each wave takes t(n). The task gets the n for which all waves together take the least time. If many
+tasks wait, this n costs about the fewest core-seconds. At the end of a run, n is about the largest number that still shortens the run.
 
-To measure the curve, single tasks of a class get the smallest, the largest and a middle number of cores, if enough tasks wait.
+To measure the curve, single tasks of a class are started with the smallest, the largest and a middle number of cores. This happens only if
+enough tasks wait.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pilotfish.core.tasks.fair_share import cores_of
 from pilotfish.model.task import CORES, UNIT
 
 MIN_GAIN = 0.98
-"""More cores are chosen only if the time is less than this factor times the time with fewer cores."""
+"""A larger number of cores is chosen only if it reduces the time to less than this fraction."""
 MIN_WAITING = 4
-"""Minimum number of waiting tasks before an unknown number of cores is tried."""
+"""A number of cores without measurements is tried only if at least this many tasks wait."""
 LAST_WAVES = 2
-"""Up to this number of waves, the last wave counts with its full time, even if few tasks are in it. If there are more waves, half a wave is
-added instead."""
+"""Up to this number of waves, the number of waves is rounded up: a last wave with few tasks takes as long as a full wave. If there are more
+waves, half a wave is added instead."""
 MAX_CHOICES = 64
 
 
@@ -43,12 +43,12 @@ class AmdahlCurve:
 
 
 UNKNOWN = AmdahlCurve(0.0, 1.0)
-"""Assumed curve of an unknown class: twice the cores, half the time."""
+"""Assumed curve of a class without measurements: with twice the cores, a task takes half the time."""
 
 
 def fit(known: Speedup) -> AmdahlCurve:
-    """Fits Amdahl's curve to the measured mean times, by least squares. The serial and parallel parts are at least 0. If only one number of
-    cores was measured, the whole time counts as parallel. If nothing was measured, the result is ``UNKNOWN``."""
+    """Fits Amdahl's curve to the measured mean times by least squares. Neither the serial nor the parallel part becomes negative. If only
+    one number of cores was measured, the whole time counts as parallel. If nothing was measured, returns ``UNKNOWN``."""
     points = [(UNIT / cores, mean_s, min(samples, 20)) for cores, (samples, mean_s) in known.items() if cores > 0]
     weight = float(sum(count for _, _, count in points))
     if not weight:
@@ -59,23 +59,24 @@ def fit(known: Speedup) -> AmdahlCurve:
     slope = sum(count * (x - mean_x) * (t - mean_t) for x, t, count in points) / spread if spread > 1e-12 else math.inf
     if slope <= 0:
         return AmdahlCurve(mean_t, 0.0)
-    if mean_t - slope * mean_x < 0:  # the parallel part would exceed the whole, or is undefined
+    if mean_t - slope * mean_x < 0:  # the serial part would be negative, or the slope is infinite
         return AmdahlCurve(0.0, sum(count * x * t for x, t, count in points) / sum(count * x * x for x, t, count in points))
     return AmdahlCurve(mean_t - slope * mean_x, slope)
 
 
 def choices(least: int, most: int) -> list[int]:
-    """Returns the numbers of cores that may be granted, in units of 1/10000 core: ``least``, and the whole numbers of cores from there to
-    ``most``. If there are more than ``MAX_CHOICES`` whole numbers, only every second (third, …) of them is returned."""
+    """Returns the numbers of cores that a task can get, in units of 1/10000 core: ``least``, and all whole numbers of cores between
+    ``least`` and ``most``. If there are more than ``MAX_CHOICES`` whole numbers, returns only every second (third, …) of them."""
     whole_cores = range(least // UNIT + 1, most // UNIT + 1)
     step = max(1, math.ceil(len(whole_cores) / MAX_CHOICES))
     return [least, *(cores * UNIT for cores in whole_cores[::step])]
 
 
 def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, free_counts: Mapping[int, int]) -> int:
-    """Returns the number of cores in ``allowed`` with which all waiting tasks finish soonest. A number of cores replaces an earlier number
-    only if the time becomes at least 2 % shorter. ``waiting``: number of waiting tasks. ``free_counts``: for each number of free cores, how
-    many workers have this number of free cores."""
+    """Returns the number of cores per task with which all waiting tasks finish soonest. ``allowed``: the possible numbers of cores per
+    task, in increasing order. A larger number is chosen only if it makes the time at least 2 % shorter. ``waiting``: number of waiting
+    tasks. ``free_counts`` maps a number of free cores to the number of workers that have it: ``{40000: 3}`` means that 3 workers have 4
+    free cores each."""
     chosen, best_s = 0, math.inf
     for cores in allowed:
         places = sum(count * (free // cores) for free, count in free_counts.items())
@@ -90,7 +91,7 @@ def best(curve: AmdahlCurve, allowed: Iterable[int], waiting: int, free_counts: 
 class MoldableCores:
     def __init__(self) -> None:
         self._tried: dict[str, dict[int, None]] = {}
-        """For each class: numbers of cores that were granted as a trial."""
+        """For each class: the numbers of cores that were tried."""
         self._workers: Sequence[Worker] = ()
         self._chosen: dict[tuple[TaskShape, str], int] = {}
 
@@ -100,7 +101,7 @@ class MoldableCores:
         self._workers = workers
 
     def grant(self, state: State, task: Task, waiting: int, free: int) -> Needs:
-        """Chooses the cores of a moldable task. Returns the needs of the task with this number of cores. ``free``: free cores of the
+        """Chooses how many cores a moldable task gets. Returns the needs of the task with this number of cores. ``free``: free cores of the
         worker. ``waiting``: number of waiting tasks of this shape, including this task."""
         shape, run = task.shape, task.shape.run
         kind = run.class_of(task.spec)
@@ -114,7 +115,8 @@ class MoldableCores:
             chosen = self._chosen.get((shape, kind))
             if chosen is None:
                 free_counts = Counter(worker.free.get(CORES, 0) for worker in self._workers)
-                # While times are unknown, tasks get their minimum if more cores for one task would make another task wait.
+                # While no times are known, more cores for one task must not make other tasks wait. So if not all waiting tasks fit, each
+                # gets its minimum.
                 crowded = not known and waiting > sum(count * (room // least) for room, count in free_counts.items())
                 allowed = [least] if crowded else choices(least, shape.cores_max)
                 chosen = self._chosen[shape, kind] = best(fit(known), allowed, waiting, free_counts)
@@ -122,8 +124,8 @@ class MoldableCores:
         return tuple((name, cores if name == CORES else amount) for name, amount in shape.needs)
 
     def _to_try(self, kind: str, known: Speedup, least: int, most: int, here: int) -> int:
-        """Returns a number of cores to try, or 0 if there is none. The number is at most ``here``, the limit at the worker. Its speed-up is
-        not known yet, and it was not tried before."""
+        """Returns a number of cores that was neither measured nor tried before, or 0 if there is none. ``here``: the maximum number at the
+        worker."""
         tried = self._tried.setdefault(kind, {})
         middle = round(math.sqrt(max(1, least) * most) / UNIT) * UNIT
         for cores in (least, most, middle):

@@ -1,9 +1,8 @@
-"""Finds enough workers of one pilot for a multi-node task, or keeps such workers free.
+"""Places multi-node tasks: finds enough workers of one pilot for a task, or keeps workers free for it.
 
-A multi-node task is placed when enough workers of one pilot have room and no other task is before it in the queue. After
-``RESERVE_AFTER_S`` seconds of waiting, two rules change. Earlier tasks in the queue no longer prevent the placement. If too few workers
-have room, enough workers of one pilot are kept free for the multi-node task: until it is placed, these workers get only tasks of higher
-priority.
+A multi-node task is placed when enough workers of one pilot have room and no other task is before it in the queue. When the task has waited
+for ``RESERVE_AFTER_S`` seconds, two rules change. First, tasks before it in the queue no longer prevent the placement. Second, if too few
+workers have room, enough workers of one pilot are kept free for it: they get only tasks of higher priority until it is placed.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from pilotfish.policies.offered_tasks import OfferedTasks
 from pilotfish.policies.queue_order import QueueOrder
 
 RESERVE_AFTER_S = 5.0
-"""If a task could not be placed for this many seconds, workers are kept free for it."""
+"""Workers are kept free for a task that could not be placed for this many seconds."""
 SOON_S = 0.01
-"""If a call of ``propose`` placed a multi-node task, the next call is due after this many seconds, because the workers of the task may have
-room left."""
+"""After ``propose`` has placed a multi-node task, the next call comes this many seconds later, because the workers of the task possibly
+have room left."""
 
 
 @dataclass(slots=True)
 class Placements:
-    """The result of one call of ``propose``. ``used``: ids of the workers that get a multi-node task, and no other task in this call.
-    ``kept``: for the id of each worker that is kept free, the shape of the task for which the worker is kept free."""
+    """The result of one call of ``propose``. ``used``: ids of the workers that get a multi-node task. They get no other task in this call.
+    ``kept``: maps the id of each worker that is kept free to the shape of the task that will use it."""
 
     proposals: list[AssignmentProposal] = field(default_factory=list)
     used: dict[str, None] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class Placements:
 class MultiNodePlacement:
     def __init__(self) -> None:
         self._since: dict[TaskShape, float] = {}
-        """For each shape: the time since which no task could be placed."""
+        """For each shape: the time since when no task of this shape could be placed."""
         self._kept: dict[TaskShape, list[Worker]] = {}
         self._look_at: float | None = None
 
@@ -49,8 +48,8 @@ class MultiNodePlacement:
         busy: dict[str, None],
         queue_order: QueueOrder,
     ) -> Placements:
-        """Places multi-node tasks (``offers``) or keeps workers for them. ``other_offers``: all other tasks. ``busy``: ids of unusable
-        workers."""
+        """Places multi-node tasks (``offers``) or keeps workers free for them. ``other_offers``: all other tasks. ``busy``: ids of workers
+        that must not be used."""
         placements = Placements()
         since, self._since = self._since, {}
         kept, self._kept = self._kept, {}
@@ -77,18 +76,19 @@ class MultiNodePlacement:
         return self._look_at if self._look_at is not None and self._look_at > view.now else None
 
     def forget(self) -> None:
-        """Discards all waiting times and kept workers. Called when no multi-node task is ready."""
+        """Forgets all waiting times and all kept workers. Call it when no multi-node task is ready."""
         self._since, self._kept, self._look_at = {}, {}, None
 
     def _place(
         self, view: PolicyView, offer: OfferedTasks, pilots: dict[str, list[Worker]], placements: Placements, queue_order: QueueOrder
     ) -> bool:
-        """Places tasks if enough workers have room and are not kept for another shape. Returns True if a task was placed."""
+        """Places tasks of one shape if enough workers have room and are not kept free for a different shape. Returns True if a task was
+        placed."""
         shape, placed = offer.shape, False
         for workers in pilots.values():
             roomy = [worker for worker in workers if worker.fits(shape.needs) and worker.id not in placements.kept]
             while offer.left and len(roomy) >= shape.nodes:
-                # Only the first worker is checked: the task does not begin at a worker where it failed.
+                # ``take`` checks only one worker, the first worker of the task. So a task does not begin at a worker where it failed.
                 given = next(((worker, task) for worker in roomy if (task := offer.take(view, worker)) is not None), None)
                 if given is None:
                     break
@@ -104,8 +104,8 @@ class MultiNodePlacement:
 
 
 def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None]) -> dict[str, list[Worker]]:
-    """Returns, for each pilot, the workers that could run a part of a task of this shape, now or later. A pilot counts only if its site can
-    get the inputs of at least one ready task of this shape."""
+    """Returns, for each pilot, the workers that can run a part of a task of this shape, now or when they have room. Leaves out a pilot if
+    its site cannot get the inputs of any ready task of this shape."""
     pilots: dict[str, list[Worker]] = {}
     for worker in view.workers:
         if worker.pilot and worker.id not in busy and not worker.runs_suspect and worker.suits(shape, view.now):
@@ -116,14 +116,14 @@ def _workers_by_pilot(view: PolicyView, shape: TaskShape, busy: dict[str, None])
 
 
 def _keep_previous(workers: list[Worker], pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
-    """Returns ``workers``, the previous choice, if all of these workers can still be used; otherwise []. If the choice changed often, the
-    task could wait for ever."""
+    """Returns ``workers``, the previous choice, if all of them can still be used. Otherwise returns []. The choice must not change often,
+    because the task could then wait for ever."""
     able = all(worker in pilots.get(worker.pilot, ()) and worker.id not in placements.kept for worker in workers)
     return workers if able else []
 
 
 def _least_loaded(shape: TaskShape, pilots: dict[str, list[Worker]], placements: Placements) -> list[Worker]:
-    """Returns workers for one task of this shape: the least loaded workers of one pilot; [] if no pilot has enough workers."""
+    """Returns workers for one task of this shape: the least loaded workers of one pilot. Returns [] if no pilot has enough workers."""
     free = [[worker for worker in workers if worker.id not in placements.kept] for workers in pilots.values()]
     found = [sorted(workers, key=lambda worker: worker.held)[: shape.nodes] for workers in free if len(workers) >= shape.nodes]
     return min(found, key=lambda workers: sum(worker.held for worker in workers), default=[])

@@ -1,4 +1,4 @@
-"""Hands out the ready tasks of one shape during one call of ``propose``."""
+"""Gives out the ready tasks of one shape, one by one, during one call of ``propose``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotfish.core.tasks import multi_node
 
 
 class OfferedTasks:
-    """The ready tasks of one shape. ``left``: number of tasks in the queue of the shape, minus the tasks that ``take`` has returned."""
+    """The ready tasks of one shape. ``left``: number of tasks that ``take`` has not returned yet."""
 
     __slots__ = ("_avoiding", "_skipped", "_unreachable_from", "left", "shape", "taken", "tasks")
 
@@ -20,17 +20,17 @@ class OfferedTasks:
         self.tasks: Iterator[Task] = iter(tasks)
         self.left = len(shape.queue)
         self.taken: dict[Task, None] = {}
-        """Tasks that ``take`` leaves out, because they were delegated, or because the matcher named them for a worker."""
+        """Tasks that ``take`` skips, because they were delegated, or because the matcher named them for a worker."""
         self._avoiding: list[Task] = []
-        """Tasks that a worker did not get because they failed there."""
+        """Tasks that ``take`` did not give to a worker because they had failed at this worker."""
         self._skipped: list[Task] = []
-        """Tasks whose inputs some site cannot get."""
+        """Tasks that ``take`` did not give to a worker because the site of the worker cannot get their inputs."""
         self._unreachable_from: dict[str, int] = {}
-        """For each site: a number n. The site cannot get the inputs of the first n tasks in ``_skipped``, so these tasks are not checked
+        """For each site, a number n: the site cannot get the inputs of the first n tasks in ``_skipped``. These tasks are not checked
         again."""
 
     def take(self, view: PolicyView, worker: Worker) -> Task | None:
-        """Returns the next task for this worker; None if no remaining task may run there."""
+        """Returns the next task for this worker. Returns None if the worker can run none of the remaining tasks."""
         found = self._next_skipped(view, worker) if self._avoiding or self._skipped else None
         found = found or self._next(view, worker)
         self.left -= found is not None
@@ -66,7 +66,7 @@ class OfferedTasks:
 
 
 def _avoids(view: PolicyView, task: Task, worker: Worker) -> bool:
-    """Returns True if the task failed at this worker and could run at another worker."""
+    """Returns True if the task failed at this worker and a different worker can run it."""
     if task.failure_counts is None or task.failure_counts.avoid != worker.id:
         return False
     others = (other for other in view.workers if other is not worker and other.suits(task.shape, view.now))

@@ -1,12 +1,10 @@
-"""Orders the shapes of ready tasks. The tasks within a shape are ordered by ``task_order``. These keys decide, in this order:
+"""Sorts the shapes of ready tasks. (``task_order`` sorts the tasks within a shape.) The sort keys are:
 
-1. Priority: the highest priority first.
-2. Deadline: runs that would miss their deadlines first; of these runs, the earliest deadline first.
-3. Share: the share with the least usage first.
-4. Age: the shape with the oldest task first.
+1. Priority: the highest priority first. 2. Deadline: runs that would miss their deadlines come first. Of these runs, the run with the
+earliest deadline comes first. 3. Share: the share with the least usage first. 4. Age: the shape with the oldest task first.
 
-Running tasks are not preempted: a task with a high priority waits until a running task ends. During one call of ``propose``, the usage of a
-share grows as soon as a task of the share is assigned; otherwise the first share would take all free room.
+Running tasks are not interrupted: a task with a high priority waits until a running task ends. During one call of ``propose``, the usage of
+a share grows with each assigned task. Without this, the first share would get all free room.
 """
 
 from __future__ import annotations
@@ -26,17 +24,18 @@ Key = tuple[int, float, float]
 
 
 class QueueOrder:
-    """The queue at the start of a call of ``propose``. The order is updated when tasks are assigned."""
+    """The queue during one call of ``propose``. Its order changes when tasks are assigned."""
 
     def __init__(self, state: State, now: float) -> None:
         shapes = self.shapes = [shape for shape in state.ready if not shape.run.paused]
         self.contested = False
-        """Whether several shares compete for room, or a run may miss its deadline. If not, the order of ``shapes`` is final."""
+        """Whether several shares compete for room, or a run is likely to miss its deadline. If this is False, the order of ``shapes`` is
+        final."""
         self._typical: dict[ShareAccount, float] = {}
         self._standing: dict[ShareAccount, float] = {}
         self._needed: dict[Run, int] = {}
-        """For each run with a deadline: the cores that it needs in addition to the cores that it occupies, in units of 1/10000 core. A run
-        with 0 or a negative number is on time, or cannot meet its deadline."""
+        """For each run with a deadline: how many more cores it needs than it has now, in units of 1/10000 core. With 0 or a negative
+        number, the run gets no precedence: it is on time, or cannot meet its deadline."""
         self._given = 0
         if len(shapes) < 2:
             return
@@ -68,9 +67,8 @@ class QueueOrder:
         return [shape for shape in self.shapes if self._key(shape) == first]
 
     def limit_to_share(self, preferred: dict[str, list[Task]], workers: Iterable[Worker]) -> dict[str, list[Task]]:
-        """Limits the preferred tasks of all workers to a part of the free cores. The part is the weight of the first share in the queue,
-        divided by the sum of the weights of all shares in the queue. As soon as the kept tasks use this part, the remaining preferred tasks
-        are left out."""
+        """Limits the preferred tasks to the first share's part of the free cores, and leaves out the preferred tasks beyond it. This part
+        is the weight of the first share in the queue, divided by the sum of the weights of all shares in the queue."""
         weights = [account.weight for account in self._standing]
         part = self.shapes[0].run.account.weight / sum(weights) if weights else 1.0
         left = part * sum([worker.free.get(CORES, 0) for worker in workers])
@@ -83,8 +81,8 @@ class QueueOrder:
         return limited
 
     def in_order(self, offers: list[OfferedTasks]) -> Iterable[OfferedTasks]:
-        """Returns the offers in queue order. If ``contested``, the order changes while the offers are read: after a task of an offer was
-        assigned (see ``note_given``), the same offer can come again later."""
+        """Yields the offers in queue order. If ``contested``, this order changes while the caller reads the offers: when a task of an offer
+        was assigned (see ``note_given``), the same offer can come a second time."""
         return self._by_share(offers) if self.contested else offers
 
     def _by_share(self, offers: list[OfferedTasks]) -> Iterator[OfferedTasks]:
@@ -105,11 +103,11 @@ class QueueOrder:
                 if self._given != given:
                     break
                 queue.popleft()
-            if queue:  # a task of this share was assigned: the share may have moved back
+            if queue:  # the caller has possibly assigned a task of this share, so the share can have a new place
                 heappush(heads, (self._key(queue[0].shape), number, queue))
 
     def note_given(self, shape: TaskShape, needs: Needs) -> None:
-        """Notes that a task of this shape was assigned with these needs."""
+        """Records that a task of this shape was assigned with these needs."""
         if not self.contested:
             return
         self._given += 1

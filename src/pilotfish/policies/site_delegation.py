@@ -1,5 +1,5 @@
-"""Chooses the tasks that are delegated to a site master: tasks that can start at once, some tasks that wait, and tasks that only its site
-can run."""
+"""Chooses the tasks that are delegated to a site master: tasks that can start at once, some tasks that will wait, and tasks that no other
+site can run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAX_BOUND = 2000
 def delegate(view: PolicyView, shapes: Sequence[TaskShape]) -> list[DelegationProposal]:
     """Proposes which ready tasks are delegated to each site master. Each site master gets only tasks that a worker of its site can run:
 
-    * Tasks with an input that only workers have (see ``_bound_tasks``).
+    * Tasks with an input that workers have and the master does not have (see ``_bound_tasks``).
     * As many other tasks as can start at once at the site.
-    * Some tasks that wait at the site master. These tasks are limited to the site's part of all ready tasks, in proportion to the slots of
-      the site, so that no site keeps many tasks that another site could run.
+    * Some tasks that wait at the site master. If a site has a third of all slots, it gets at most a third of the ready tasks in this way.
+      So no site keeps many tasks that a different site can run.
 
-    Multi-node tasks are not delegated. Tasks that were cut off by the end of a pilot are not delegated either, because the master tracks
-    how much time each of these tasks needs.
+    Multi-node tasks are never delegated. Neither are tasks that were cut off by the end of a pilot, because only the master knows how much
+    time each of these tasks needs.
     """
     taken: dict[Task, None] = {}
     delegations: dict[Worker, list[Task]] = {}
@@ -45,7 +45,7 @@ def _delegate_unbound(
         site_master: sum([worker.free.get(CORES, 0) // UNIT for worker in workers]) - sum(map(_can_run_anywhere, site_master.delegated))
         for site_master, workers in view.sites
     }
-    for more in ({}, _counts_ahead(view, shapes)):  # first tasks that can start at once anywhere, then tasks that will wait
+    for more in ({}, _counts_ahead(view, shapes)):  # first round: tasks that can start at once; second round: tasks that will wait
         for site_master, workers in view.sites:
             wanted[site_master] += more.get(site_master, 0)
             for shape in shapes:
@@ -69,9 +69,9 @@ def _can_run_anywhere(task: Task) -> bool:
 
 
 def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker, int]:
-    """Returns, for each site master, how many tasks it may get in addition to the tasks that can start at once: one task for each slot that
-    is expected to become free within ``AHEAD_S`` seconds, but at least ``MIN_AHEAD``. This number is limited to the site's part of the
-    ready tasks, in proportion to the slots of the site."""
+    """Returns, for each site master, how many tasks it gets in addition to the tasks that can start at once. It gets one task for each slot
+    that is expected to become free within ``AHEAD_S`` seconds, and at least ``MIN_AHEAD`` tasks. The limit is the site's part of the ready
+    tasks, in proportion to the slots of the site."""
     slots = {site_master: sum([worker.slots for worker in workers]) for site_master, workers in view.sites}
     all_slots = sum(slots.values()) + sum([worker.slots for worker in view.workers])
     ready = sum(len(shape.queue) for shape in shapes)
@@ -80,8 +80,9 @@ def _counts_ahead(view: PolicyView, shapes: Sequence[TaskShape]) -> dict[Worker,
 
 
 def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None]) -> Iterable[Task]:
-    """Returns tasks with an input that only workers have, if this site can get all inputs of the task. Usually no other site can run such a
-    task. The site master gets up to ``MAX_BOUND`` tasks of this kind, because it assigns tasks better if it knows more of them."""
+    """Returns tasks with an input that workers have and the master does not have, if this site can get all inputs of the task. Usually no
+    other site can run such a task. The site master gets up to ``MAX_BOUND`` such tasks, because it assigns tasks better if it knows more of
+    them."""
     found: dict[Task, None] = {}
     room = MAX_BOUND - len(site_master.delegated)
     for shape in view.state.ready:
@@ -99,15 +100,15 @@ def _bound_tasks(view: PolicyView, site_master: Worker, taken: dict[Task, None])
 
 
 def _waves(shapes: Sequence[TaskShape]) -> float:
-    """Returns the fraction of the slots that will become free within ``AHEAD_S`` seconds; 0 if task times are unknown."""
+    """Returns which fraction of the slots will become free within ``AHEAD_S`` seconds. Returns 0 if task times are unknown."""
     known = [shape.mean_us / 1e6 for shape in shapes if shape.samples]
     return min(1.0, AHEAD_S / max(min(known), 1e-3)) if known else 0.0
 
 
 def recall_delegated(view: PolicyView) -> RecallProposal | None:
-    """Proposes to recall tasks from the site master with the most delegated tasks. The tasks are recalled for an idle worker that is served
-    by the master itself or by a site master without tasks. Half of the tasks that this worker can run are recalled. Returns None if a task
-    is ready, or if no idle worker of this kind can run any of the delegated tasks."""
+    """Proposes to recall tasks from the site master with the most delegated tasks, for an idle worker elsewhere. The master itself, or a
+    site master without tasks, serves this idle worker. Half of the tasks that the idle worker can run are recalled. Returns None if a task
+    is ready, or if no such idle worker can run a delegated task."""
     if view.state.ready or not view.sites:
         return None
     full, _ = max(view.sites, key=lambda site: len(site[0].delegated))
@@ -118,7 +119,7 @@ def recall_delegated(view: PolicyView) -> RecallProposal | None:
     for worker in others:
         if worker.held:
             continue
-        # A task is recalled only once; otherwise it could be recalled again and again.
+        # Only first attempts are recalled, because a task could otherwise be recalled again and again.
         recalled = [task for task in full.delegated if task.attempt == 1 and worker.suits(task.shape, view.now)]
         recalled = [task for task in recalled if can_get_inputs(view.state, task, worker.site)]
         if recalled:

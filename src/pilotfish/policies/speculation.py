@@ -1,13 +1,13 @@
-"""Starts a second attempt (a copy) of a slow task at an idle worker; the first result counts.
+"""Starts a second attempt (a copy) of a slow task at an idle worker. The result that comes first counts.
 
-If a task is copied, its effects outside the sandbox happen twice. So a run gets copies only if the user allows this: the user sets
-``speculate`` to True, or chooses the policy ``stealing`` and does not set ``speculate`` to False. A worker gets a copy only if it can run
-no ready task, and a task is copied only if it has run for ``MIN_RUN_S`` seconds.
+If a task is copied, its effects outside the sandbox happen twice. So a run gets copies only if the user allows them: with ``speculate`` =
+True, or with the policy ``stealing`` and without ``speculate`` = False. A task is copied only after it has run for ``MIN_RUN_S`` seconds. A
+worker gets a copy only if there is no ready task that it can run.
 
 * Policies other than ``stealing`` copy a task that has run 1.5 times as long as the tasks of its shape take on average. If the tasks have
-  costs, the forecast for the task replaces the average. Copies take at most a tenth of the slots, but at least one copy is allowed.
+  costs, the forecast for the task replaces the average. Copies use at most a tenth of the slots, but one copy is always allowed.
 * The policy ``stealing`` copies a task if the expected remaining time of the first attempt is at least ``MIN_GAIN`` times the time of the
-  copy. If there is no forecast, the rule of the other policies decides. Copies may take all slots.
+  copy. Without a forecast, it uses the rule of the other policies. Copies can use all slots.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from pilotfish.model.states import ASSIGNED, RUNNING
 from pilotfish.policies.offered_tasks import fits
 
 ExpectedSeconds = Callable[[State, Task, Worker], float | None]
-"""Returns the expected seconds of a whole attempt of a task at a worker; None if they are unknown."""
+"""A function that returns the expected seconds of a whole attempt of a task at a worker, or None if they are unknown."""
 
 LATE_FACTOR = 1.5
 """A task is late if it has run longer than this factor times the mean of its shape."""
 MIN_RUN_S = 5.0
-"""Minimum seconds that a task must have run before it gets a copy. The start of a task is reported up to one heartbeat late, and a young
-task may end soon.
+"""Minimum seconds for which a task must have run before it is copied. One reason is that the start of a task is reported up to one
+heartbeat late. The other reason is that many tasks end soon.
 """
 MIN_SAMPLES = 3
 MIN_GAIN = 1.2
 """The expected remaining time of the first attempt must be at least this factor times the expected time of a copy."""
 MAX_COPY_SHARE = 0.1
 MAX_WORKERS, MAX_COMPARED = 200, 8
-"""Maximum idle workers that are checked, and maximum workers that are compared for one copy. Near the end of a large run, thousands of
-workers may be idle."""
+"""Maximum number of idle workers that are checked, and maximum number of workers that are compared for one copy. The limits save time near
+the end of a large run, when thousands of workers can be idle."""
 INTERVAL_S = 1.0
 
 
@@ -49,26 +49,27 @@ class _LateTask:
     left_s: float
     """Expected seconds until the first attempt ends."""
     needs_s: float
-    """Expected seconds of a copy at a worker of usual speed."""
+    """Expected seconds of the copy at a worker of usual speed."""
     needs: Needs
 
 
 class Speculation:
-    """Proposes copies. ``stealing``: runs for which ``speculate`` is not set get copies too, and copies are not limited to a tenth of the
-    slots. ``expected_seconds``: the forecast of a whole attempt; without a forecast, the time that a task has run so far decides."""
+    """Proposes copies. ``stealing``: whether to use the rules of the policy ``stealing`` (see the text of this module).
+    ``expected_seconds``: returns the forecast for a whole attempt."""
 
     def __init__(self, stealing: bool = False, expected_seconds: ExpectedSeconds | None = None) -> None:
         self._stealing = stealing
         self._expected_s: ExpectedSeconds = expected_seconds or (lambda state, task, worker: None)
         self._look_at = 0.0
         self._runs: list[Run] = []
-        """Runs that allow copies. The list is computed again when a run is added. In most pools, the list is empty, and nothing is done."""
+        """Runs that allow copies. The list is computed again when a run is added. In most pools, it is empty, and ``propose`` has nothing
+        to do."""
         self._run_count = 0
 
     def propose(
         self, view: PolicyView, others: Sequence[AssignmentProposal | DelegationProposal | RecallProposal] = ()
     ) -> list[CopyProposal]:
-        """Returns proposals for copies. ``others``: the other proposals of the dispatcher; their workers get no copies."""
+        """Returns proposals for copies. ``others``: the other proposals of the dispatcher. The workers in these proposals get no copies."""
         due = view.now >= self._look_at
         if due or view.state.next_run != self._run_count:
             self._run_count = view.state.next_run
@@ -88,7 +89,7 @@ class Speculation:
         return self._look_at if self._watches(view) else None
 
     def _watches(self, view: PolicyView) -> bool:
-        """Returns True if a worker has room and a task may need a copy. Assigned tasks are included, because they may already run."""
+        """Returns True if a worker has room and some task can need a copy. Assigned tasks count, because possibly they already run."""
         live = any(run.counts[RUNNING] + run.counts[ASSIGNED] and not run.paused for run in self._runs)
         return live and bool(view.state.roomy)
 
@@ -122,7 +123,7 @@ class Speculation:
             mean_s = forecast_s or task.shape.mean_us / 1e6
             is_late = task.shape.samples >= MIN_SAMPLES and ran_s >= max(LATE_FACTOR * mean_s, MIN_RUN_S)
             return _LateTask(task, ran_s, mean_s, needs_at(worker, task)) if is_late else None
-        # A task that is late by x seconds is expected to need x more seconds.
+        # If a task is x seconds late, it is expected to need x more seconds.
         left_s = abs(expected_s - ran_s)
         return _LateTask(task, left_s, expected_s, needs_at(worker, task)) if ran_s >= MIN_RUN_S else None
 
@@ -151,7 +152,7 @@ class Speculation:
         return list(copies.values())
 
     def _worthwhile(self, view: PolicyView, late: _LateTask, workers: list[Worker], free: dict[str, dict[str, int]]) -> Iterator[Worker]:
-        """Yields the workers where a copy would end before the first attempt, the fastest worker first."""
+        """Yields the workers where a copy would end before the first attempt. The fastest worker comes first."""
         state, task = view.state, late.task
         for worker in workers:
             needs_s = self._expected_s(state, task, worker) or late.needs_s
@@ -164,7 +165,7 @@ class Speculation:
 
     def _preference(self, state: State, task: Task, worker: Worker) -> tuple[float, bool, bool]:
         """Returns a sort key. The fastest worker comes first. Equally fast workers are sorted by their distance from the first attempt:
-        workers at another site, workers on another machine of the same site, workers on the same machine."""
+        first workers at a different site, then on a different machine of the same site, then on the same machine."""
         first = task.worker
         assert first is not None
         return (
@@ -175,14 +176,15 @@ class Speculation:
 
 
 def forecast(state: State, task: Task, worker: Worker) -> float | None:
-    """Returns the expected seconds of a task, from its class and the slowness of the worker; None if there are too few samples."""
+    """Returns the expected seconds of a task at a worker, calculated from the task class and the slowness of the worker. Returns None if
+    too few tasks were measured."""
     run = task.shape.run
     estimate = state.forecasts.task(run.class_of(task.spec), run.cost(task.id & INDEX_MASK), worker.id, worker.site)
     return estimate.value if estimate is not None and estimate.samples >= MIN_SAMPLES else None
 
 
 def idle_workers(view: PolicyView, given: Collection[str]) -> Iterator[Worker]:
-    """Yields the workers with room that can run no ready task. ``given``: ids of workers that are left out."""
+    """Yields the workers that have room, but can run none of the ready tasks. ``given``: ids of workers that are left out."""
     state = view.state
     waiting = {shape: None for shape in state.ready if not shape.run.paused} | {task.shape: None for task in state.suspects}
     able = (worker for worker in view.roomy if worker.id not in given and not worker.runs_suspect)

@@ -1,4 +1,4 @@
-"""Orders the ready tasks of a run by upward rank (HEFT), by cost, or in the order of submission.
+"""Sorts the ready tasks of a run by upward rank (HEFT), by cost, or in the order of submission.
 
 The upward rank of a task is the expected time from its start to the end of the longest chain of dependent tasks that begins with this task.
 The ready task with the highest upward rank starts first, so that the longest chain is not delayed.
@@ -17,26 +17,28 @@ from pilotfish.model.ids import INDEX_MASK
 from pilotfish.model.states import DONE, WAITING
 
 MIN_INTERVAL_S, INTERVAL_PER_TASK_S = 30.0, 1e-3
-"""Minimum seconds between two checks whether the expected task times of a run have changed: the first value or, if that is more, the number
-of tasks times the second value."""
+"""Minimum seconds between two checks of whether the expected task times of a run have changed. The larger of two numbers counts: the first
+value, or the number of tasks times the second value."""
 MIN_CHANGE = 0.25
-"""Ranks are computed again if a check finds that an expected task time has changed by more than this fraction."""
+"""If an expected task time has changed by more than this fraction, the ranks are computed again."""
 NEVER = -1e18
 GROWTH = 8
-"""Ranks of an open run are computed again when its number of tasks has grown by one eighth (1/GROWTH), and when the run is closed."""
+"""The ranks of an open run are computed again each time its number of tasks has grown by one eighth (1/GROWTH), and when the run is
+closed."""
 
 Seconds = Callable[[Task], float]
 
 
 class UpwardRanks:
-    """Computes the upward ranks of the tasks of each run. Keeps them until the run grows or is closed, or until ``forget`` is called."""
+    """Computes the upward ranks of the tasks of each run. Stores the ranks until the run grows or is closed, or until ``forget`` is
+    called."""
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Run, tuple[array[float], int, bool]] = WeakKeyDictionary()
 
     def of(self, run: Run, seconds: Seconds) -> Sequence[float]:
-        """Returns the rank of each task, by index. Tasks that had ended when the ranks were computed have rank 0. If no task of the run is
-        waiting, the result is empty."""
+        """Returns the rank of each task, by index. A task has rank 0 if it had already ended when the ranks were computed. If no task of
+        the run is waiting, returns an empty sequence."""
         if not run.counts[WAITING]:
             self._kept.pop(run, None)
             return ()
@@ -50,12 +52,12 @@ class UpwardRanks:
         return ranks
 
     def forget(self, run: Run) -> None:
-        """Discards the ranks of a run, because forecasts have changed."""
+        """Deletes the ranks of a run. Call it when forecasts have changed."""
         self._kept.pop(run, None)
 
 
 def _upward(tasks: Sequence[Task], seconds: Seconds) -> array[float]:
-    """Computes ranks in one pass from the last task to the first, because a task depends only on earlier tasks."""
+    """Computes ranks in one pass from the last task to the first. This works because a task depends only on earlier tasks."""
     ranks = array("d", bytes(8 * len(tasks)))
     for index in range(len(tasks) - 1, -1, -1):
         task = tasks[index]
@@ -67,7 +69,7 @@ def _upward(tasks: Sequence[Task], seconds: Seconds) -> array[float]:
 
 
 TaskOrder = Callable[[State, TaskShape, float], Iterable[Task]]
-"""Returns the ready tasks of a shape in the order in which they should start. The result is valid until the next call."""
+"""A function that returns the ready tasks of a shape in the order in which they should start. Its result is valid until the next call."""
 
 
 def submission_order(state: State, shape: TaskShape, now: float) -> Iterable[Task]:
@@ -75,18 +77,18 @@ def submission_order(state: State, shape: TaskShape, now: float) -> Iterable[Tas
 
 
 class CriticalPathOrder:
-    """Orders the ready tasks of a shape:
+    """Sorts the ready tasks of a shape. The first of these rules that applies is used:
 
     * If tasks of the run wait for other tasks: by upward rank.
-    * Otherwise, if tasks have costs and no task of the shape has inputs of its own: the largest cost first, so that long tasks do not start
-      last.
-    * Otherwise in the order of submission. Tasks with inputs keep this order because tasks that were submitted together often share inputs.
+    * If tasks have costs and no task of the shape has inputs of its own: the largest cost first, so that long tasks do not start last.
+    * In all other cases: the order of submission. Tasks with inputs keep this order, because tasks that were submitted together often share
+      inputs.
     """
 
     def __init__(self) -> None:
         self._ranks = UpwardRanks()
         self._units: WeakKeyDictionary[Run, tuple[float, dict[int, float]]] = WeakKeyDictionary()
-        """For each run: the time of the last check of its ranks, and for each spec the expected time from which the ranks were computed."""
+        """For each run: the time of the last check of its ranks, and the expected time of each spec with which the ranks were computed."""
         self._queues: WeakKeyDictionary[TaskShape, _RankedQueue] = WeakKeyDictionary()
 
     def of(self, state: State, shape: TaskShape, now: float) -> Iterable[Task]:
@@ -123,16 +125,16 @@ class CriticalPathOrder:
 
 
 def _unit(state: State, run: Run, spec: int) -> float:
-    """Returns the expected seconds for cost 1 on a host of usual speed; 1 if they are unknown."""
+    """Returns the expected seconds of a task of cost 1 on a host of usual speed. Returns 1 if they are unknown."""
     known = state.forecasts.unit(run.class_of(spec)) or state.forecasts.guess()
     return known.value if known is not None else 1.0
 
 
 class _RankedQueue:
-    """Yields the ready tasks of a shape, the highest rank first. A heap of tasks is kept between the calls. Tasks of the heap that are no
-    longer in the queue of the shape are dropped.
+    """Yields the ready tasks of a shape. The task with the highest rank comes first. The object keeps a heap of tasks between the calls. It
+    drops tasks from the heap that are no longer in the queue of the shape.
 
-    Tasks enter the queue only at its two ends. So the new tasks are found by a search from each end up to the first task that was already
+    Tasks enter the queue only at its two ends. So to find the new tasks, each call searches from both ends, until it meets a task that was
     in the queue at the previous call.
     """
 
@@ -140,7 +142,7 @@ class _RankedQueue:
         self.ranks = ranks
         self._heap: list[tuple[float, int, Task]] = []
         self._entered: dict[Task, int] = {}
-        """For each task in the heap or in ``_offered``: the value that the queue had for this task at the last call."""
+        """For each task in the heap or in ``_offered``: the value of this task in the queue at the last call."""
         self._offered: list[tuple[float, int, Task]] = []
 
     def in_order(self, queue: OrderedDict[Task, int]) -> Iterator[Task]:

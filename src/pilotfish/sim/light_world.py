@@ -1,7 +1,7 @@
-"""Drives the real machine with simulated hosts, links and clock.
+"""Runs the real machine with simulated hosts, links and clock.
 
-All decisions are made by the same machine and policies as in a live master. There are no agents and no faults. A simulation of a million
-tasks takes about a minute.
+The same machine and policies as in a live master make all decisions. There are no agents and no faults. A simulation of a million tasks
+takes about a minute.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FIRST_LINK = 10
 NEVER = float("inf")
 MAX_IDLE_TURNS = 500
 MEASURE_S, MEASURE_PART = 2.0, 0.01
-"""The bandwidth of a busy link is measured every ``MEASURE_S`` seconds. If a link has been busy for long, the interval is longer:
-``MEASURE_PART`` of the time for which the link has been busy."""
+"""The bandwidth of a busy link is measured every ``MEASURE_S`` seconds. For a link that has been busy for T seconds, the interval is T *
+``MEASURE_PART`` if this is longer."""
 SETTINGS = PoolSettings(beat_s=3600.0, lease_s=1e9, linger_s=1e9)
-"""Simulated hosts never fail, so heartbeats and leases are practically switched off."""
+"""Heartbeats and leases are practically switched off, because simulated hosts never fail."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class WorldResult:
     sent: dict[str, float] = field(default_factory=dict)
     """Bytes sent over the link of each site."""
     intervals: list[TaskInterval] = field(default_factory=list)
-    """Recorded only if ``record_intervals`` is true."""
+    """Empty if ``record_intervals`` is false."""
     transfers: dict[str, list[SimulatedTransfer]] = field(default_factory=dict)
     """Transfers to each site, in the order of their ends."""
     busy_s: float = 0.0
@@ -66,7 +66,7 @@ class WorldResult:
 
 
 class OneTimeProvisioner:
-    """Requests the given pilots once."""
+    """A provisioner that requests the given pilots once."""
 
     def __init__(self, proposals: Sequence[PilotProposal]) -> None:
         self._proposals = proposals
@@ -83,7 +83,7 @@ class OneTimeProvisioner:
 
 
 class SimulatedAttempt:
-    """One attempt. ``missing_files``: the number of its files that are not at the site yet."""
+    """One attempt of a task. ``missing_files``: how many of its files are not at the site yet."""
 
     __slots__ = ("assigned_at", "cores", "has_cores", "key", "missing_files", "number", "started_at", "task")
 
@@ -99,7 +99,7 @@ class SimulatedAttempt:
 
 
 class SimulatedHost:
-    """Simulates one worker. Like an agent, the host fetches files, starts tasks on its free cores, and reports results."""
+    """Simulates one worker. Like an agent, it fetches files, starts tasks on its free cores, and reports results."""
 
     def __init__(self, world: LightWorld, link: int, site: SimulatedSite, speed: float, cores: float) -> None:
         self.world = world
@@ -130,7 +130,7 @@ class SimulatedHost:
             self._leave_when_done()
 
     def add_waiting(self, attempt: SimulatedAttempt, contents: tuple[Content, ...] = ()) -> None:
-        """Adds an attempt that was assigned before the simulation began. The attempt still waits for cores or files."""
+        """Adds an attempt that was assigned before the simulation began, and that still waits for cores or files."""
         self._attempts[attempt.key] = attempt
         if contents:
             self._fetch(attempt, contents)
@@ -185,7 +185,8 @@ class SimulatedHost:
             self._start_if_ready(attempt)
 
     def start_attempts(self) -> None:
-        """Gives cores to queued attempts in order. As at an agent, an attempt takes cores even while its files are in transfer."""
+        """Gives cores to queued attempts in the order of the queue. As in an agent, an attempt occupies cores even while its files are in
+        transfer."""
         while self._queue and self._free >= self._queue[0].cores:
             attempt = self._queue.popleft()
             if attempt.key in self._attempts:
@@ -194,7 +195,7 @@ class SimulatedHost:
                 self._start_if_ready(attempt)
 
     def _start_if_ready(self, attempt: SimulatedAttempt) -> None:
-        """Starts an attempt that has both its cores and its files."""
+        """Starts an attempt if it has both its cores and its files."""
         if attempt.has_cores and not attempt.missing_files and attempt.key in self._attempts:
             attempt.started_at = self.world.now + self.site.launch_s
             seconds = self.world.seconds(attempt.task, self)
@@ -247,7 +248,7 @@ class SimulatedHost:
 
 class LightWorld:
     heartbeat_s = 0.0
-    """Maximum seconds between the start of an attempt and the heartbeat that reports this start; 0: no heartbeats."""
+    """Maximum seconds from the start of an attempt to the heartbeat that reports this start. 0 means no heartbeats."""
     turn_s = 0.005
     """Inputs that arrive within this many seconds are handled in one turn, as in a live master."""
 
@@ -271,13 +272,13 @@ class LightWorld:
         self.result = WorldResult(sent=dict.fromkeys(self.sites, 0.0), transfers=transfers)
         self._record_intervals = record_intervals
         self._measured: dict[str, float] = {}
-        """For each site whose link is being measured: the time at which these measurements began."""
+        """For each site whose link is being measured: the time at which the measurement began."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._inbox: list[i.Input] = []
         self._wake_at = NEVER
         self._idle_turns = 0
-        """Turns in a row without any input."""
+        """Number of consecutive turns without any input."""
 
     # --- time -------------------------------------------------------------------------------------------------------------------------
 
@@ -301,7 +302,7 @@ class LightWorld:
         self._submit()
 
     def advance(self, until: float = NEVER, left: int = 0) -> None:
-        """Simulates until the time ``until``. Stops earlier if only ``left`` tasks are unfinished or no task can run any more."""
+        """Simulates until the time ``until``. Stops earlier if only ``left`` tasks are unfinished, or if no task can run any more."""
         heap, state = self._heap, self.machine.state
         while ((heap and state.unfinished > left) or self._inbox) and heap[0][0] <= until:
             self.now, _, action, arguments = heappop(heap)
@@ -344,7 +345,7 @@ class LightWorld:
             return
         self._idle_turns += 1
         if not self._idle_turns % MAX_IDLE_TURNS and all(action == self._alarm for _, _, action, _ in self._heap):
-            self._heap.clear()  # otherwise the machine would wake again and again for tasks that no host can run
+            self._heap.clear()  # without this, the machine would wake again and again for tasks that no host can run
             return
         self._wake_at = NEVER
         self._turn()
@@ -366,7 +367,7 @@ class LightWorld:
             self.deliver(i.AgentMessage(host.link, m.CacheReport(list(site.files), [], True), []))
 
     def _join_host(self, site: str, speed: float, hello: m.Hello) -> SimulatedHost:
-        """Adds a host, which joins the pool with ``hello`` and leaves at the end of its walltime."""
+        """Adds a host. It joins the pool with the message ``hello`` and leaves at the end of its walltime."""
         host = self._add_host(site, speed, hello.capacity[CORES])
         self.deliver(i.AgentMessage(host.link, hello, []))
         if hello.ends_in_s:
@@ -385,7 +386,7 @@ class LightWorld:
             self.result.intervals.append(TaskInterval(task, host.site.name, number, attempt.assigned_at, attempt.started_at, self.now))
 
     def note_fetching(self, site: str) -> None:
-        """Starts to measure the bandwidth of a site's link, if no measurement is running. Measures until the link is idle."""
+        """Starts to measure the bandwidth of a site's link until the link is idle. Does nothing if a measurement is running."""
         if site not in self._measured:
             self._measured[site] = self.now
             self._schedule_measurement(site)

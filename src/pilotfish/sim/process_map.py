@@ -1,4 +1,5 @@
-"""Applies a function to many inputs in several processes. The processes end when their parent ends, even if the parent is killed."""
+"""Applies a function to many inputs in several child processes. The child processes end when this process ends, even if this process is
+killed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Result = TypeVar("Result")
 
 
 def in_parallel(function: Callable[[Input], Result], inputs: Sequence[Input], cores: int = 0) -> Iterator[Result]:
-    """Applies a function to each input and yields each result when it is ready. The processes are forked, so they inherit global data."""
+    """Applies a function to each input and yields each result as soon as it is ready. The child processes are forked, so they inherit
+    global data."""
     processes = min(cores or len(os.sched_getaffinity(0)), len(inputs))
     if processes <= 1:
         yield from map(function, inputs)
@@ -37,7 +39,7 @@ def in_parallel(function: Callable[[Input], Result], inputs: Sequence[Input], co
         except BrokenProcessPool:
             raise PilotfishError("a process was killed, perhaps because there was no memory left", "ask for less at a time") from None
         finally:
-            # Results of the remaining processes are not needed any more.
+            # The caller needs no results of the remaining processes.
             for child in multiprocessing.active_children():
                 if child not in before:
                     child.kill()

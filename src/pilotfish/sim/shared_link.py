@@ -1,4 +1,4 @@
-"""Simulates links on which concurrent transfers share the bandwidth, and the shared disks of sites."""
+"""Simulates two things: links, on which concurrent transfers share the bandwidth, and shared disks of sites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 STREAMS = 4
-"""Maximum concurrent transfers per link. Further transfers are queued."""
+"""Maximum number of concurrent transfers per link. Further transfers wait in a queue."""
 
 Callback = Callable[[], None]
 
@@ -20,18 +20,18 @@ class EventClock(Protocol):
 
 
 class SharedLink:
-    """Simulates one link. Concurrent transfers get equal parts of the bandwidth."""
+    """Simulates one link. All concurrent transfers get equal parts of the bandwidth."""
 
     def __init__(self, clock: EventClock, bandwidth: float, latency_s: float) -> None:
         self.clock = clock
         self._bandwidth = bandwidth
         self._latency_s = latency_s
         self._bytes_left: dict[int, float] = {}
-        """For each transfer: the bytes that are left."""
+        """For each transfer: the number of bytes that are still to be sent."""
         self._done: dict[int, Callback] = {}
         self._waiting: deque[tuple[float, Callback]] = deque()
         self._starting = 0
-        """Transfers that wait for their first byte."""
+        """Number of transfers that wait for their first byte."""
         self._count = 0
         self._updated_at = 0.0
         self._version = 0
@@ -39,7 +39,7 @@ class SharedLink:
         self.busy_s = 0.0
 
     def send(self, size: float, done: Callback) -> None:
-        """Starts a transfer. The transfer uses no bandwidth until the latency has passed."""
+        """Starts a transfer. It uses no bandwidth before the latency has passed."""
         self._starting += 1
         if self._latency_s:
             self.clock.after(self._latency_s, self._enter, size, done)
@@ -58,7 +58,7 @@ class SharedLink:
         return bool(self._bytes_left or self._starting)
 
     def measure(self) -> tuple[int, float]:
-        """Returns the bytes moved, and the seconds in which the link was busy, since the last call of this method."""
+        """Returns two numbers since the last call of this method: the bytes that were sent, and the seconds in which the link was busy."""
         self._advance()
         moved, busy_s = self.moved, self.busy_s
         self.moved = self.busy_s = 0.0
@@ -111,13 +111,13 @@ class SimulatedTransfer:
 
 
 class SiteDisk:
-    """Files on the shared disk of a site. Each file crosses the link once, for all hosts."""
+    """The files on the shared disk of a site. Each file is sent to the site only once, for all hosts."""
 
     def __init__(self, link: SharedLink, files: tuple[str, ...] = ()) -> None:
         self._link = link
         self._files: dict[str, None] = dict.fromkeys(files)
         self._requested: dict[str, tuple[float, list[Callback]]] = {}
-        """For each file in transfer: the time of the first request, and the callbacks."""
+        """For each file in transfer: the time of the first request, and the callbacks of all requests."""
         self.transfers: list[SimulatedTransfer] = []
 
     def fetch(self, digest: str, size: int, callback: Callback) -> bool:

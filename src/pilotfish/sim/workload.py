@@ -13,7 +13,7 @@ class SimulatedSite:
     hosts: int
     cores: int = 1
     speed: float = 1.0
-    """Relative speed. A task takes its seconds divided by this value."""
+    """Relative speed. A task takes its ``seconds`` divided by this speed."""
     spread: float = 0.0
     """Standard deviation of the logarithms of the hosts' speeds."""
     bandwidth: float = 125e6
@@ -28,14 +28,14 @@ class SimulatedSite:
     """Standard deviation of the logarithms of the waits."""
     walltime_s: float = 0.0
     files: tuple[str, ...] = ()
-    """Files already at the site, by digest."""
+    """Digests of the files that are at the site from the start."""
 
 
 @dataclass(slots=True)
 class Workload:
-    """The tasks of one run, in columns. ``files``: size of each file in bytes, by digest. ``needs``: for each task, the digests of the
-    files that the task reads. ``after``: for each task, the tasks for which it waits. If a column is empty, all tasks have its default,
-    such as one core."""
+    """The tasks of one run, as columns with one value per task. ``needs``: the digests of the files that the task reads. ``after``: the
+    tasks for which it waits. If a column is empty, all tasks have the default value, such as one core. ``files`` is no column: it maps the
+    digest of each file to its size in bytes."""
 
     seconds: list[float]
     costs: list[float] = field(default_factory=list)

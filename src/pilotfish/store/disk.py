@@ -1,6 +1,7 @@
-"""Wraps the system calls of the store. Tests replace this wrapper to simulate failures: they lose, split, reorder or refuse calls.
+"""Wraps the system calls of the store. Tests replace this wrapper to simulate failures: their wrapper loses, splits, reorders or refuses
+calls.
 
-Callers order their calls so that a crash loses no data.
+The callers must make their calls in an order in which a crash loses no data.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 Buffer = bytes | bytearray | memoryview
 
 PARTS_PER_CALL = 1024
-"""Maximum buffers in one pwritev on Linux."""
+"""Maximum number of buffers in one call of pwritev on Linux."""
 
 PAGE_BYTES = 4096
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -25,7 +26,7 @@ _DIRECTORY_SYNC_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """Identity and size of a file. Both stay the same if the file is renamed."""
+    """Identity and size of a file. A rename of the file changes neither of them."""
 
     device: int
     inode: int
@@ -53,7 +54,7 @@ class Disk:
         os.close(descriptor)
 
     def write(self, descriptor: int, parts: Sequence[Buffer], offset: int) -> int:
-        """Writes at ``offset``. Returns the number of bytes written, which may be smaller than the number given."""
+        """Writes bytes at ``offset``. Returns the number of written bytes, which can be smaller than the number of given bytes."""
         return os.pwritev(descriptor, parts, offset)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
@@ -86,24 +87,24 @@ class Disk:
         return FileIdentity(status.st_dev, status.st_ino, status.st_size)
 
     def allocate(self, descriptor: int, offset: int, length: int) -> None:
-        """Reserves disk space for a range of a file and extends the file to the end of the range. Unwritten bytes read as zeros."""
+        """Reserves disk space for a range of a file and extends the file to the end of this range. The new bytes are zeros."""
         os.posix_fallocate(descriptor, offset, length)
 
     def drop_cached(self, descriptor: int, offset: int = 0, length: int = 0) -> None:
-        """Starts writing a range of a file to the device and drops the cached pages of this range, if possible. Length 0: to the end of the
-        file.
+        """Starts writing a range of a file to the device and drops the cached pages of this range, if possible. With length 0, the range
+        ends at the end of the file.
 
-        Before a ``sync``, this call makes the ``sync`` shorter. After a ``sync``, this call has the effect that the next reads come from
-        the device and not from the page cache.
+        A call before ``sync`` makes the ``sync`` shorter. After a call that follows a ``sync``, the next reads come from the device and not
+        from the page cache.
         """
         with suppress(OSError):
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
 
 class UnsyncedDisk(Disk):
-    """The disk for a private pool. Nothing is synced: the kernel decides when data are written to the device. If the process is killed, no
-    data are lost, because the kernel has them. If the computer stops, data are lost, but then the program that owns the private pool has
-    ended too, and nobody reads the data (decision 0019)."""
+    """The disk for a private pool. Nothing is synced: the kernel decides when it writes data to the device. If the process is killed, no
+    data are lost, because the kernel has them. If the computer stops, data are lost. This does no harm, because the program that owns the
+    private pool has ended too, and nobody reads the data (decision 0019)."""
 
     def sync(self, descriptor: int) -> None:
         pass
@@ -120,7 +121,7 @@ UNSYNCED_DISK = UnsyncedDisk()
 
 
 def write_all(disk: Disk, descriptor: int, parts: Sequence[Buffer], offset: int) -> int:
-    """Writes all parts in as few calls as possible. Returns the offset after the last part. Each part must be a buffer of bytes."""
+    """Writes all parts with as few calls as possible. Returns the offset after the last part. Each part must be a buffer of bytes."""
     rest = parts
     while rest:
         head = rest if len(rest) <= PARTS_PER_CALL else rest[:PARTS_PER_CALL]
@@ -151,7 +152,7 @@ def read_all(disk: Disk, descriptor: int, length: int, offset: int) -> bytes:
 
 
 def create_durably(disk: Disk, directory: str, name: str, content: bytes) -> int:
-    """Creates a file and returns its open descriptor. After a crash, the file has all of ``content`` or does not exist."""
+    """Creates a file and returns its open descriptor. After a crash, the file either has all of ``content`` or does not exist."""
     path = os.path.join(directory, name)
     draft = path + ".tmp"
     with suppress(FileNotFoundError):

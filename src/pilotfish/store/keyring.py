@@ -1,7 +1,7 @@
-"""Derives every key from one pool secret, and makes the certificates that clients and agents pin.
+"""Derives every key of a pool from one secret, and makes certificates. Clients and agents accept only the certificate in their credentials.
 
-A key has a name, such as ``pilot:NAME``. The pool stores the secret, and derives a key from the secret and the name when the key is needed.
-The credentials files of clients and agents contain derived keys. A key is revoked by its name.
+A key has a name, such as ``pilot:NAME``. The pool stores only the secret. When a key is needed, it is derived from the secret and the name.
+The credentials files of clients and agents contain derived keys. To revoke a key, its name is enough.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ CERTIFICATE_YEARS = 20
 
 @dataclass(frozen=True)
 class Keyring:
-    """The keys of a pool. Its certificate is made when it is first needed, because private pools do not listen at a network."""
+    """The keys of a pool. The certificate is made only when it is needed. Private pools never need it, because they do not listen at a
+    network."""
 
     secret: bytes
     certificate: Path
@@ -34,7 +35,7 @@ class Keyring:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the certificate. Creates the certificate if the pool has none."""
+        """Returns the SHA-256 of the certificate. Creates the certificate if the pool has none."""
         if not self.certificate.exists():
             _make_certificate(self.certificate, self.private_key)
         require_private(self.private_key)
@@ -62,7 +63,7 @@ class Keyring:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.certificate, self.private_key)
-        context.num_tickets = 0  # No session is resumed, because each connection needs a new proof.
+        context.num_tickets = 0  # TLS sessions are not resumed, because each connection needs a new proof
         return context
 
 
@@ -90,10 +91,10 @@ def require_private(path: Path) -> None:
 
 
 def privacy_fix(path: Path, status: os.stat_result) -> str:
-    """Returns the command that makes a path private. For a directory that other programs or users need, returns the command that makes
-    Pilotfish use a new directory instead.
+    """Returns a command that solves the problem that a path is not private. This is usually the command that makes the path private. For a
+    directory that other programs or users need, it is a command that makes Pilotfish use a new directory.
 
-    A change of the mode of ``/tmp`` or of the home directory would harm other programs and users.
+    For example, the mode of ``/tmp`` must not change, because this would harm other programs and users.
     """
     is_shared = status.st_mode & 0o1002 or status.st_uid != os.geteuid() or path == Path.home() or os.path.ismount(path)
     if not (stat.S_ISDIR(status.st_mode) and is_shared):
@@ -103,10 +104,10 @@ def privacy_fix(path: Path, status: os.stat_result) -> str:
 
 
 def write_private(path: Path, content: bytes, durable: bool = True) -> None:
-    """Replaces a file atomically. Other users can never read the file, not even during the replacement.
+    """Writes a file that only this user can read. Replaces an existing file atomically.
 
-    ``durable`` may be False for a file that every master writes again at its start: after a stop of the computer, nobody needs the old
-    content.
+    ``durable``: whether to sync the file. It can be False for a file that every master writes again at its start, because nobody needs its
+    content after the computer has stopped.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -120,7 +121,7 @@ def write_private(path: Path, content: bytes, durable: bool = True) -> None:
 
 
 def _make_certificate(certificate: Path, private_key: Path) -> None:
-    # Imported here because only the first start of a pool needs it.
+    # Imported here, because only the first start of a pool needs these modules.
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509

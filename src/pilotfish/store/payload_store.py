@@ -1,4 +1,5 @@
-"""Stores small payloads in memory, and large payloads in segment files of the master or in files that are shared on this machine."""
+"""Stores payloads. Small payloads are in memory. Large payloads are in segment files of the master, or in files that processes on this
+machine share."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class PayloadStore:
         self._shared = SharedPayloads(shared, disk)
 
     def keep_all(self, parts: list[memoryview], *, allow_disk: bool = True) -> list[Payload]:
-        """Keeps payloads from a peer. With ``allow_disk``, large payloads go to disk. If the disk is full, raises ConnectionFailed."""
+        """Stores the payloads of a received message. With ``allow_disk``, large payloads go to disk. Raises ConnectionFailed if the disk is
+        full."""
         kept: list[Payload] = []
         try:
             for part in parts:
@@ -65,10 +67,10 @@ class PayloadStore:
         return self._stored.put(part)
 
     def _admit(self, reference: memoryview) -> Payload:
-        """Accepts a reference to a shared file. If the file does not exist, keeps the bytes of the reference as the payload.
+        """Accepts a reference to a shared file. If the file does not exist, stores the bytes of the reference as the payload.
 
-        If the message is a repetition, nobody uses this payload. If the message is new, the task that needs the payload fails with an
-        error.
+        If the message with the reference is a repetition, nobody uses this wrong payload. If the message is new, the task that needs the
+        payload fails with an error.
         """
         try:
             return self._shared.admit(reference)
@@ -77,9 +79,10 @@ class PayloadStore:
             return bytes(reference)
 
     def load(self, payload: Payload, *, whole: bool) -> bytes:
-        """Returns the bytes to send for a payload. For a payload in a shared file, these bytes are a reference, unless ``whole`` is True.
+        """Returns the bytes to send for a payload. For a payload in a shared file, these bytes are only a reference. With ``whole``, they
+        are always the payload itself.
 
-        If the payload is lost, returns zeros, which are never valid in the payload format.
+        For a lost payload, returns zeros, which are never valid in the payload format.
         """
         if isinstance(payload, bytes):
             return payload
@@ -94,7 +97,7 @@ class PayloadStore:
     def add_reference(self, stored: StoredPayload) -> None:
         """Counts one more reference to a payload.
 
-        It is called when the replayed journal contains a reference to the payload, and when another task uses the same payload.
+        Call it for each reference in a replayed journal, and when a further task uses the same payload.
         """
         try:
             (self._shared if stored.segment == SHARED_SEGMENT else self._stored).adopt(stored)
@@ -126,8 +129,8 @@ class SharedPayloads:
     """Payload files that all processes on this machine share.
 
     A client or slot on this machine writes a large payload to a file and sends a reference to the master (see
-    portable/payload_reference.py). The master checks that the file exists, and makes the file durable before it acknowledges the message.
-    The master counts the references to each file, and removes the file when the last reference is released.
+    portable/payload_reference.py). The master checks that the file exists, makes it durable, and then acknowledges the message. The master
+    counts the references to each file, and removes the file when the last reference is released.
     """
 
     def __init__(self, directory: Path, disk: Disk = DISK) -> None:
@@ -139,7 +142,7 @@ class SharedPayloads:
         self._helpers = ThreadPoolExecutor(SYNCS_AT_ONCE, "payloads")
 
     def admit(self, reference: bytes | memoryview) -> StoredPayload:
-        """Accepts a reference from a peer if the file exists with the right size."""
+        """Accepts a received reference if the file exists with the right size."""
         number, length = unpack_reference(reference)
         stored = StoredPayload(SHARED_SEGMENT, number, length)
         self.adopt(stored)
@@ -147,7 +150,7 @@ class SharedPayloads:
         return stored
 
     def sync(self) -> None:
-        """Makes admitted files durable. Several files are synced in parallel, which takes little longer than one file."""
+        """Makes admitted files durable. Syncs several files in parallel, because this takes little longer than syncing one file."""
         unsynced, self._unsynced = self._unsynced, []
         if len(unsynced) == 1:
             self._sync_one(unsynced[0])
@@ -160,7 +163,7 @@ class SharedPayloads:
         try:
             descriptor = os.open(self._path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # the file was removed after its last reference
+            return  # the last reference was released, and the file was removed
         except OSError as error:
             raise JournalError(f"shared payload {number:016x} cannot be opened: {error.strerror}") from error
         try:
@@ -189,7 +192,8 @@ class SharedPayloads:
         return content
 
     def release(self, stored: StoredPayload, *, keep_file: bool = False) -> None:
-        """Removes one reference. If ``keep_file`` is True, the file stays for a time, because its writer may send the reference again."""
+        """Removes one reference. With ``keep_file``, the file stays for some time, because its writer possibly sends the reference
+        again."""
         left = self._references.get(stored.offset, 0) - 1
         if left > 0:
             self._references[stored.offset] = left
@@ -199,7 +203,7 @@ class SharedPayloads:
             self._path(stored.offset).unlink(missing_ok=True)
 
     def collect(self) -> None:
-        """Removes old files without references. A file has no reference if its writer died before it sent the reference to the master."""
+        """Removes old files without references. Such a file remains if its writer died before it sent the reference to the master."""
         now = time.time()
         for path in self._directory.iterdir():
             if _SHARED_NAME.fullmatch(path.name) and int(path.name, 16) not in self._references:
@@ -212,11 +216,12 @@ class SharedPayloads:
 
 
 class PayloadSegments:
-    """Payloads in segment files, which keep large payloads out of the journal.
+    """Stores large payloads in segment files, so that they are not in the journal.
 
-    A payload is named by segment, offset and length. It is durable after ``sync``; before that, the journal must not refer to it.
-    ``collect`` removes segments without references, so call it only after the releases are durable in the journal. Segments of an earlier
-    master get no more payloads. First call ``open``, then ``adopt`` for each reference in the replayed journal, then the other methods.
+    Segment, offset and length identify a payload. A payload is durable after ``sync``. The journal must not refer to it earlier.
+    ``collect`` removes segments without references, so call it only after the releases of these references are durable in the journal.
+    Segments of an earlier master get no more payloads. First call ``open``, then ``adopt`` for each reference in the replayed journal, then
+    the other methods.
     """
 
     def __init__(self, disk: Disk, directory: str, sizes: dict[int, int], segment_bytes: int) -> None:
@@ -245,7 +250,7 @@ class PayloadSegments:
                     disk.remove(os.path.join(path, name))
             store = cls(disk, path, sizes, segment_bytes)
             if sizes:
-                # The last master may have died before it synced this segment, and the journal may refer to it.
+                # Possibly the last master died before it synced this segment. The journal can refer to the segment, so it is synced now.
                 disk.sync(store._reader(max(sizes)))
                 disk.sync_directory(path)
         except OSError as error:
@@ -272,7 +277,7 @@ class PayloadSegments:
         return StoredPayload(segment, offset, length)
 
     def get(self, stored: StoredPayload) -> bytes:
-        """Reads a payload. Raises JournalError if it is damaged."""
+        """Reads a payload. Raises JournalError if the payload is damaged."""
         self._require_inside(stored)
         try:
             descriptor = self._reader(stored.segment)
@@ -296,7 +301,7 @@ class PayloadSegments:
         self._references[stored.segment] -= 1
 
     def sync(self) -> None:
-        """Makes all payloads durable. After a failure, no more payloads are accepted."""
+        """Makes all payloads durable. After a failure, ``put`` accepts no more payloads."""
         self._require_usable()
         if self._unsynced:
             try:
@@ -306,7 +311,8 @@ class PayloadSegments:
             self._unsynced = False
 
     def collect(self) -> int:
-        """Removes segments without references. Returns the number of freed bytes. Keeps the newest segment, so that no number is reused."""
+        """Removes segments without references and returns the number of freed bytes. Keeps the newest segment, so that no segment number is
+        used twice."""
         freed = 0
         newest = max(self._sizes, default=0)
         for segment in [number for number, count in self._references.items() if count == 0 and number != newest]:
@@ -335,7 +341,8 @@ class PayloadSegments:
             self._trouble = self._trouble or "they are closed"
 
     def _make_room(self, length: int) -> None:
-        """Begins a new segment if this master has none yet, or if the payload would make the current segment too long."""
+        """Makes room for a payload of this length. Begins a new segment if this master has none yet, or if the current segment would become
+        too long."""
         header = HEADER.size
         if self._descriptor >= 0:
             size = self._sizes[self._current]
@@ -359,7 +366,8 @@ class PayloadSegments:
             raise self._broken("cannot be cut back", error) from error
 
     def _reader(self, segment: int) -> int:
-        """Returns an open descriptor for reading a segment. Closes the file that was unused longest if too many files are open."""
+        """Returns an open descriptor for reading a segment. If too many files are open, closes the file that was not used for the longest
+        time."""
         if segment == self._current and self._descriptor >= 0:
             return self._descriptor
         if segment in self._readers:
@@ -406,7 +414,7 @@ def _encode_header(number: int, version: int) -> bytes:
 
 
 def _require_readable(disk: Disk, path: str) -> None:
-    """Refuses segments of a newer version. A damaged header is accepted, because each payload has its own checksum."""
+    """Refuses a segment of a newer version. Accepts a damaged header, because each payload has its own checksum."""
     descriptor = disk.open(path)
     try:
         data = disk.read(descriptor, HEADER.size, 0)

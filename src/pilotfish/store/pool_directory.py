@@ -22,7 +22,7 @@ MAX_SOCKET_PATH = 100
 
 
 def make_private_directory(path: Path) -> Path:
-    """Creates a directory that only its owner can enter. Refuses an existing directory that other users can enter."""
+    """Creates a directory that only its owner can enter. Raises an error if the directory exists and other users can enter it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     require_private(path)
     return path
@@ -35,7 +35,7 @@ class PoolDirectory:
         self.private = directory.name.startswith(PRIVATE)
         """Whether the pool belongs to one program and ends with it."""
         self.sites = directory.parent.parent / "sites.toml"
-        """Path of the user's site configuration, which all pools share."""
+        """Path of ``sites.toml``. All pools of the user share this file."""
         self.journal = directory / "journal"
         self.payloads = directory / "payloads"
         self.shared_payloads = self.payloads / "shared"
@@ -46,7 +46,7 @@ class PoolDirectory:
         """Cache of contents for agents on this machine."""
         self.log = directory / "master.log"
         self.crash = directory / "master.crash"
-        """The exception that ended the last master, in one line. The next master removes the file."""
+        """File with the exception that ended the last master, in one line. The next master removes this file."""
         self.work = directory / "work"
         self.client_credentials = directory / "client.json"
         self.port_file = directory / "port"
@@ -56,7 +56,7 @@ class PoolDirectory:
         return self.directory / f"site-{site}.log"
 
     def last_port(self) -> int:
-        """Returns the port of the last master of this pool; 0 if the port is unknown."""
+        """Returns the port of the last master of this pool, or 0 if the port is unknown."""
         try:
             return int(self.port_file.read_text())
         except (OSError, ValueError):
@@ -66,7 +66,8 @@ class PoolDirectory:
         return self.directory / "pilots" / name
 
     def socket_path(self) -> Path:
-        """Returns the path of the master's socket in the pool's directory. If that path is too long, uses a private temporary directory."""
+        """Returns the path of the master's socket. The socket is in the directory of the pool. If this path is too long, it is in a private
+        temporary directory."""
         wanted = self.directory / "master.sock"
         if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH:
             return wanted
@@ -92,27 +93,28 @@ def pool_home(name: str) -> PoolDirectory:
     return PoolDirectory(home() / "pools" / name)
 
 
-# The stop mark: a file that shows that a user stopped the pool. It lists the runs of the pool at that time.
+# The stop mark is a file that shows that a user has stopped the pool. It lists the runs of the pool at the time of the stop.
 
 
 def stop_mark_path(directory: Path) -> Path:
-    """Returns the path of the stop mark. This file exists as long as a user has stopped the pool.
+    """Returns the path of the stop mark. The file exists from the stop of the pool by a user until the pool is resumed.
 
-    While the stop mark exists, clients that watch the pool must not restart its master. A master that is started only to show the pool runs
-    no tasks.
+    While the stop mark exists, clients that follow a run must not restart the master. If a command that only shows the pool starts a
+    master, this master runs no tasks.
     """
     return directory / "stopped"
 
 
 class StopMark(Struct, frozen=True):
-    """Content of the stop mark. ``at``: time of the stop. ``runs``: all runs at that time; None if the master did not write them."""
+    """Content of the stop mark. ``at``: time of the stop. ``runs``: all runs at this time, or None if the master did not write them."""
 
     at: float
     runs: list[dict[str, Any]] | None = None
 
 
 def write_stop_mark(directory: Path, runs: list[dict[str, Any]]) -> None:
-    """Writes the runs of the pool into an existing stop mark. Never creates the mark, because a user may just have resumed the pool."""
+    """Writes the runs of the pool into an existing stop mark. Never creates a stop mark, because possibly a user has just resumed the
+    pool."""
     stop = read_stop_mark(directory)
     if stop is not None:
         with suppress(OSError), open(os.open(stop_mark_path(directory), os.O_WRONLY | os.O_TRUNC), "wb") as file:

@@ -1,14 +1,16 @@
-"""Locks a pool against a second master, on one machine and across machines that share the directory of the pool.
+"""Locks a pool, so that no second master serves it. This works on one machine, and also if several machines share the directory of the
+pool.
 
-The lock is a file ``lock-N`` that names the owner. If the owner is dead, another master creates ``lock-(N+1)``. The file system lets only
-one master create this file. A lock file is removed only after a file with a higher number exists. After a master has created a lock file,
-it looks for a file with a higher number. If there is one, another master was faster, and the lock file of this master does not count.
+The lock is a file ``lock-N`` that names the owner. If the owner is dead, a new master creates ``lock-(N+1)``. The file system lets only one
+master create this file. A lock file is removed only after a lock file with a higher number exists. After a master has created its lock
+file, it looks for a lock file with a higher number. If it finds one, a different master was faster and has the lock.
 
-The operating system also has file locks. They are not used, because on network file systems they may be missing, may hang, or may be lost
-after a restart of the server.
+The file locks of the operating system are not used. On network file systems, such locks can be missing, can hang, or can be lost after a
+restart of the server.
 
-An owner on this machine is dead if its process has ended. An owner on another machine is dead if its lease has expired. The age of the lock
-file is measured against a new file in the same directory, so that both times come from the clock of the file server.
+An owner on this machine is dead if its process has ended. An owner on a different machine is dead if its lease has expired: its lock file
+was not renewed for too long. Its time is compared with the time of a new file in the same directory. So both times come from the clock of
+the file server.
 """
 
 from __future__ import annotations
@@ -40,26 +42,26 @@ class LockOwner(msgspec.Struct, frozen=True):
     pid: int
     host: str
     boot: str
-    """Boot id of the kernel and process namespace of the owner. If this process has other values, ``pid`` has no meaning here."""
+    """Boot id of the kernel, and process namespace of the owner. If they differ from those of this process, ``pid`` has no meaning here."""
     started: str
-    """Start time of the process in kernel ticks. A later process with the same pid has another start time."""
+    """Start time of the owner's process in kernel ticks. A later process with the same pid has a different start time."""
     lease_s: float
     token: str
     released: bool = False
 
 
 class PoolLock:
-    """Lock on a pool, held from ``acquire`` to ``release``. Call ``renew`` at least three times per lease."""
+    """The lock of a pool, from ``acquire`` to ``release``. Call ``renew`` at least three times per lease."""
 
     def __init__(self, directory: str, generation: int, owner: LockOwner) -> None:
         self.directory = directory
         self.generation = generation
-        """Number of the lock file. It grows with each owner."""
+        """Number of the lock file. Each new owner has a larger number."""
         self.owner = owner
 
     @classmethod
     def acquire(cls, directory: str | os.PathLike[str], lease_s: float = LEASE_S) -> PoolLock:
-        """Takes the lock. If another master has the lock, raises AlreadyRunning, which names that master."""
+        """Takes the lock. Raises AlreadyRunning if a different master has the lock. The error names this master."""
         path = os.fspath(directory)
         owner = this_process(lease_s)
         try:
@@ -72,7 +74,8 @@ class PoolLock:
             raise JournalError(message, "Check that the directory is there and is yours.") from error
 
     def renew(self) -> None:
-        """Renews the lease. Raises AlreadyRunning if another master has taken over. The caller must then stop at once and write no more."""
+        """Renews the lease. Raises AlreadyRunning if a different master has taken the lock. The caller must then end at once and write
+        nothing more."""
         try:
             top = max(_generations(self.directory), default=0)
             if top < self.generation:
@@ -91,7 +94,7 @@ class PoolLock:
                 with _draft(self.directory, msgspec.structs.replace(self.owner, released=True)) as draft:
                     os.rename(draft, self._path)
         except OSError:
-            # The next owner will find that this process has ended, or that the lease has expired.
+            # Nothing to do: the next owner will see that this process has ended or that the lease has expired.
             return
 
     @property
@@ -103,7 +106,7 @@ class PoolLock:
         return owner is not None and owner.token == self.owner.token
 
     def _put_back(self) -> None:
-        """Creates the lock file again after it was removed. Raises AlreadyRunning if another master has taken over."""
+        """Creates the lock file again after somebody removed it. Raises AlreadyRunning if a different master has taken the lock."""
         with _draft(self.directory, self.owner) as draft:
             if not _create(draft, self._path):
                 raise self._lost()
@@ -132,7 +135,7 @@ def _take(directory: str, draft: str) -> int:
         if not _create(draft, _lock_path(directory, own)):
             continue
         if max(_generations(directory), default=own) > own:
-            # A faster contender has created a lock with a higher number and removed the others.
+            # A faster master has created a lock file with a higher number and removed the other lock files.
             with suppress(FileNotFoundError):
                 os.unlink(_lock_path(directory, own))
             continue
@@ -174,9 +177,10 @@ def _lock_path(directory: str, generation: int) -> str:
 
 
 def _read(path: str) -> tuple[LockOwner | None, float]:
-    """Reads owner and time of the last renewal, which is the modification time of the file.
+    """Reads the owner and the time of the last renewal. This time is the modification time of the lock file.
 
-    Opens the file before it reads this time: a network file system asks its server for the current time only when a file is opened.
+    The file is opened before its modification time is read, because a network file system asks the server for the current value only when a
+    file is opened.
     """
     with open(path, "rb") as file:
         renewed = os.fstat(file.fileno()).st_mtime
@@ -189,7 +193,7 @@ def _read(path: str) -> tuple[LockOwner | None, float]:
 
 @contextmanager
 def _draft(directory: str, owner: LockOwner) -> Iterator[str]:
-    """Writes a lock file under a temporary name, for the ``with`` block. The temporary name is removed at the end of the block."""
+    """Writes a draft: a complete lock file with a temporary name. The temporary name is removed at the end of the ``with`` block."""
     draft = os.path.join(directory, f"{_DRAFT}{secrets.token_hex(8)}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -203,12 +207,12 @@ def _draft(directory: str, owner: LockOwner) -> Iterator[str]:
 
 
 def _create(draft: str, path: str) -> bool:
-    """Gives a draft the name of a lock, by a link if possible, so that no process reads an incomplete lock file. Returns False if the name
-    is taken."""
+    """Gives a draft the name of a lock file, by a link if possible. So no process reads an incomplete lock file. Returns False if a file
+    with this name exists."""
     try:
         os.link(draft, path)
     except FileExistsError:
-        # A network file system may have made the link, lost the answer and repeated the call.
+        # A network file system can make the link, lose the answer and repeat the call. The link of this draft then exists.
         return os.stat(draft).st_nlink == 2
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -228,7 +232,7 @@ def _create_without_links(draft: str, path: str) -> bool:
 
 
 def _sweep(directory: str, own: int, draft: str) -> None:
-    """Removes locks with a number below ``own``, and old drafts, which contenders left when they were killed."""
+    """Removes lock files with a number below ``own``, and old drafts of killed masters."""
     now = os.stat(draft).st_mtime
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
@@ -249,7 +253,7 @@ def _boot_id() -> str:
 def _process_lives(pid: int, started: str) -> bool:
     if started and os.path.exists(f"/proc/{os.getpid()}/stat"):
         found = started_at(pid)
-        # Some systems show users only their own processes, so an existing process may be hidden.
+        # On some systems, users see only their own processes in /proc. So an existing process can be hidden.
         if found or os.path.exists(f"/proc/{pid}") or not _exists(pid):
             return found == started
     return _exists(pid)

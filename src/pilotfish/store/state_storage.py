@@ -1,4 +1,4 @@
-"""Rebuilds the state from the journal, even if records are lost. Writes the state to the journal as a snapshot."""
+"""Rebuilds the state of a pool from the journal, even if records are lost. Writes the state to the journal as a snapshot."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ log = logging.getLogger("pilotfish.journal")
 OnFact = Callable[[State, f.AnyFact, float], None]
 MIN_BYTES = 64 * 1024 * 1024
 GROWTH = 3
-"""Ratio of journal size to snapshot size above which the journal is compacted."""
+"""The journal is compacted when it is more than this many times as large as its snapshot."""
 LOST = Failure(DAMAGED, "site", "its description was in a damaged part of the journal")
 LOST_PAYLOAD = b"\xff\xff\xff\xfflost"
-"""Placeholder for a lost payload of a task. No packed payload begins like this."""
+"""Stands for a lost payload of a task. No packed payload begins with these bytes."""
 _ABOUT_HOLDERS = (
     f.TasksAssigned,
     f.TasksDelegated,
@@ -50,7 +50,7 @@ _COLUMNS = ("tasks", "wall_us", "cpu_us", "rss_kib", "outputs")
 def replay(recovery: JournalReader, on_fact: OnFact | None = None) -> State:
     """Applies all records of a journal and returns the state. ``on_fact`` is called after each applied fact.
 
-    If the journal is damaged, the facts that can still be applied are applied, and the number of the other facts is logged.
+    If the journal is damaged, applies all facts that can still be applied, and logs how many facts could not be applied.
     """
     state = State()
     damage = recovery.damage_report
@@ -86,7 +86,7 @@ def _apply(state: State, fact: f.AnyFact, at: float) -> None:
     try:
         apply(state, fact, at)
     except (ValueError, TypeError) as problem:
-        if isinstance(fact, f.Restored):  # Rows of a snapshot have no field names. Another version may have other fields.
+        if isinstance(fact, f.Restored):  # rows of a snapshot have no field names, and a different version can have different fields
             raise _of_another_version(problem) from problem
         raise
 
@@ -98,13 +98,15 @@ def _of_another_version(problem: Exception) -> JournalError:
 
 # --- a damaged journal ----------------------------------------------------------------------------------------------------------------
 
-# After a lost record, each fact is repaired. First, the facts are applied that must have come before it. Then the parts of the fact that
-# contradict the state are left out. If the result of a task was kept, the task is done, even if other records about it were lost. If the
-# description of a task was lost, the task is listed as failed, so that the user learns of it.
+# After a lost record, each fact is repaired before it is applied. First, missing facts that must have come before it are applied. Then the
+# parts of the fact that contradict the state are left out. If the record with the result of a task exists, the task is done, even if other
+# records about the task were lost. If the description of a task was lost, the task is listed as failed, so that the user learns of the
+# loss.
 
 
 def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
-    """Applies a fact that follows a lost record. First applies missing facts that it requires. Returns False if it cannot be applied."""
+    """Applies a fact that comes after a lost record. First applies missing facts that this fact requires. Returns False if the fact cannot
+    be applied."""
     try:
         for part in _repair(state, fact):
             apply(state, part, at)
@@ -114,7 +116,8 @@ def apply_repaired(state: State, fact: f.AnyFact, at: float) -> bool:
 
 
 def settle(state: State, at: float) -> None:
-    """Ends all workers and requeues their tasks, because it is unknown which tasks they really hold. Fails tasks whose input was lost."""
+    """Ends all workers and puts their tasks back into the queue, because it is unknown which tasks they really have. Tasks whose input was
+    lost become failed."""
     for worker in list(state.workers.values()):
         held = [task.id for task in worker.tasks]
         if held:
@@ -128,7 +131,7 @@ def settle(state: State, at: float) -> None:
 
 def _repair(state: State, fact: Any) -> Iterator[f.Fact]:
     if isinstance(fact, _ABOUT_HOLDERS):
-        return  # ``settle`` requeues these tasks at the end
+        return  # ``settle`` puts these tasks back into the queue at the end
     numbers = getattr(fact, "tasks", None) or ([fact.task] if isinstance(fact, f.AttemptFailed) else [])
     for run in dict.fromkeys([run_of(number) for number in numbers] + ([fact.run] if hasattr(fact, "run") else [])):
         if run not in state.runs and not isinstance(fact, f.RunOpened):
@@ -163,10 +166,10 @@ def _placeholder_tasks(state: State, run: int, wanted: int) -> Iterator[f.Fact]:
 
 
 def _possible(state: State, fact: Any) -> Iterator[f.Fact]:
-    """Yields the facts that must come before ``fact``, and then ``fact`` without the tasks that have already ended. Yields nothing for a
-    failed attempt if the failure did not end the task, or if the task has already ended."""
+    """Yields the facts that must come before ``fact``, and then ``fact`` without the tasks that have already ended. For a failed attempt,
+    there are two cases in which it yields nothing: the failure did not end the task, or the task has already ended."""
     if isinstance(fact, f.TasksDone):
-        # Failed and cancelled tasks succeed only after a rerun, whose record is lost.
+        # A failed or cancelled task can succeed only after a rerun, so the record of a rerun is lost.
         for number in fact.tasks:
             if state.task(number).state > DONE:
                 yield f.TasksRerun(run_of(number), [number])
@@ -199,14 +202,15 @@ def _can_reuse(state: State, number: int, source_number: int) -> bool:
 
 
 def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
-    """Yields the facts that assign ``tasks`` to ``worker``. The worker ran these tasks, but the record of their assignment may be lost."""
+    """Yields the facts that assign ``tasks`` to ``worker``. The worker ran these tasks, but possibly the record of their assignment is
+    lost."""
     ready = []
     for number in tasks:
         task = state.task(number)
         for holder in [holder.id for holder, _ in attempts(state, task) if holder.id != worker]:
             yield f.TasksReturned(holder, [number], "the journal was damaged")
         if task.state == WAITING:
-            # The task ran, so its dependencies succeeded, and the records about that are lost.
+            # The task ran, so the tasks that it needs succeeded. The records about them are lost.
             task.waits_for = 0
             admit_anyway(task.shape.run, task)
             move(task, READY)
@@ -221,7 +225,7 @@ def _assign_to(state: State, worker: str, tasks: list[int]) -> Iterator[f.Fact]:
 
 
 def stored_payloads(state: State) -> list[StoredPayload]:
-    """Returns all references in the state that lead to payloads in the payload store."""
+    """Returns all references of the state to payloads in the payload store."""
     found: list[Any] = []
     for run in state.runs.values():
         found.extend(spec.code for spec in run.specs)
@@ -232,15 +236,14 @@ def stored_payloads(state: State) -> list[StoredPayload]:
 
 
 class Compaction:
-    """Writes a snapshot from a forked child, so that the journal does not grow without limit.
+    """Writes snapshots, so that the journal does not grow without limit. A forked child process writes each snapshot.
 
-    The child writes the state at the time of the fork. Meanwhile, the master continues without locks or pauses.
+    The child writes the state at the time of the fork. The master continues at the same time, without locks or pauses.
     """
 
     def __init__(self, journal: Journal, state: State) -> None:
         self.overdue = False
-        """Whether to write a snapshot at once, because the journal is damaged or other programs changed its files, and only a snapshot
-        repairs it."""
+        """Whether to write a snapshot at once: the journal is damaged, or other programs changed its files. Only a snapshot repairs it."""
         self._journal = journal
         self._state = state
         self._child = 0
@@ -285,7 +288,8 @@ class Compaction:
 
 
 def _close_sockets() -> None:
-    """Closes inherited sockets. Otherwise, if the master dies before its child, clients wait at a port that nobody serves."""
+    """Closes inherited sockets in the child. If the master dies before its child, an open socket would make clients wait at a port that
+    nobody serves."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):

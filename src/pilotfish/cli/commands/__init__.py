@@ -1,1 +1,1 @@
-"""Contains the commands that show and control runs, and that check the installation."""
+"""Contains the commands that show runs, control runs or check the installation."""

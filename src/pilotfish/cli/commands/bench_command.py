@@ -1,4 +1,4 @@
-"""Implements bench: measures this machine for ten seconds. The numbers are precise enough for a bug report."""
+"""Implements bench: measures the speed of this machine for ten seconds. The numbers are precise enough for a bug report."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def measure_disk() -> list[Measurement]:
 
 
 def measure_calls(cores: int) -> list[Measurement]:
-    """Measure Python calls of an Executor: seconds to the first result, seconds of one call, and calls per second."""
+    """Measure Python calls through an Executor: seconds to the first result, seconds per call, and calls per second."""
     from pilotfish import Executor
 
     def nothing(number: int) -> int:

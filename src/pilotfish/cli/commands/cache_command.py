@@ -1,4 +1,4 @@
-"""Implements cache list and cache forget: the results that ``run --resume`` and ``cache=True`` can reuse."""
+"""Implements cache list and cache forget. Both commands are about results that ``run --resume`` and ``cache=True`` can reuse."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def forget(subjects: tuple[str, ...], pool: str) -> None:
         raise BadInput(
             f"{named[0]} is a task, and only whole runs can be deleted", f"Delete its run: pilotfish forget {named[0].split('.')[0]}"
         )
-    for row in sorted(rows, key=lambda row: row["state"] == "done"):  # an unfinished run is an error, so nothing is deleted before it
+    for row in sorted(rows, key=lambda row: row["state"] == "done"):  # unfinished runs first: their error prevents any deletion
         forget_run(master, row["run"])
         screen.line(f"Run {row['run']} was deleted.")
     for name in dict.fromkeys(row["name"] for row in rows if row["name"] in subjects):
@@ -94,7 +94,7 @@ def resume(run: str | None, pool: str) -> None:
 
 
 def _change(master: PoolSession, run: str | None, request: str, text: str) -> None:
-    """Send the request for an unfinished run and print the text. In the text, {0} stands for the number of the run."""
+    """Send a request about an unfinished run to the master, then print ``text``. In ``text``, {0} stands for the number of the run."""
     row = find_run(master, run)
     if row["state"] == "done":
         Screen.of().line(_has_ended(row))

@@ -1,4 +1,4 @@
-"""Implements data: shows where files are, which files are in transfer, and from where workers fetched files."""
+"""Implements data: shows where files are, which files are being transferred, and from where workers fetched files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
     _show_totals(screen, answer)
     if answer["sites"]:
         screen.line()
-        # The master counts fetched files for all runs together.
+        # The counts of fetched files are not shown for a single run, because the master counts them for all runs together.
         screen.table(SITE_COLUMNS if chosen else (*SITE_COLUMNS, *FETCHED_COLUMNS), answer["sites"])
     if answer["contents"]:
         screen.line()
@@ -60,8 +60,8 @@ def data(run: str | None, limit: int | None, offset: int, pool: str, as_json: bo
 
 
 def _check_user_file(row: dict[str, Any]) -> dict[str, Any]:
-    """Return new values for the row of a file of the user, if the file was changed or deleted after submission and the pool has no copy of
-    it. For any other file, return {}."""
+    """Check whether a file of the user was changed or deleted after submission. If so, and if the pool has no copy of the file, return new
+    values for its row. Otherwise, return {}."""
     if not row["path"] or row.get("stored"):
         return {}
     try:
@@ -79,7 +79,7 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
     made = answer["total"] - inputs["contents"]
     parts = [f"{inputs['contents']:,} of yours ({size(inputs['bytes'])})"] if inputs["contents"] else []
     parts += [f"{made:,} made by tasks ({size(answer['bytes'] - inputs['bytes'])})"] if made else []
-    if parts:  # without parts, there are no files yet: a new output counts when its transfer is complete
+    if parts:  # parts are empty before the first transfer of an output is complete
         screen.line(f"{plural(answer['total'], 'file')}, {size(answer['bytes'])}: {', '.join(parts)}.")
     if answer["moving"]:
         screen.line(screen.paint(f"{describe_transfers(answer['moving'])}.", "blue"))
@@ -96,7 +96,7 @@ def _show_totals(screen: Screen, answer: dict[str, Any]) -> None:
 
 
 def _describe_sources(got: dict[str, dict[str, int]]) -> str:
-    """Describe how many needed files were cache hits, and from where workers fetched the other files."""
+    """Describe from where tasks got their files: how many were cache hits, and from where workers fetched the others."""
     fetched = [f"{size(got[source]['bytes'])} {source_text}" for source, source_text in _FROM.items() if got[source]["contents"]]
     hits = f"Of {plural(_needed(got), 'file')} that tasks needed, {_cache_hits(got)} were cache hits"
     return f"{hits}{'; the others: ' if fetched else ''}{', '.join(fetched)}."
@@ -149,7 +149,7 @@ CONTENT_COLUMNS = (
 
 
 def _holders(site: str, count: int, workers: list[str]) -> str:
-    """Return the number of workers at a site that have a content. If only one worker has the content, return the name of this worker."""
+    """Return how many workers at a site have a content, as text. If only one worker has the content, return the name of this worker."""
     return clean(workers[0]) if len(workers) == 1 else f"{site or 'elsewhere'} ({plural(count, 'worker')})"
 
 
@@ -171,7 +171,7 @@ def _names(master: PoolSession, rows: list[dict[str, Any]]) -> dict[str, str]:
         try:
             output = fetch_output(master, master.ask("task", task=maker))
         except PilotfishError:
-            continue  # the run was deleted
+            continue  # the user has deleted the run
         if output.completed is not None:
             names.update((file.digest, f"{maker}:{name}") for name, file in output.completed.files.items() if file.digest)
     return names

@@ -64,7 +64,7 @@ KILLS = (
 
 
 def _watch(private: PrivatePool, run: int, screen: Screen, show: Callable[[str], None]) -> list[str]:
-    """Follow the run and kill the processes that KILLS lists. Return descriptions of the killed processes."""
+    """Follow the run and kill processes at the times in KILLS. Return descriptions of the killed processes."""
     progress = RunProgress(screen, time.monotonic)
     follower = RunFollower(private.master, private.master.ask("run", run=run), progress)
     watcher = private.master.watch_run(run, follower.cursor)
@@ -101,10 +101,10 @@ def _verdict(private: PrivatePool, run: int, count: int) -> dict[str, Any]:
 
 
 def find_processes(directory: Path) -> dict[str, int]:
-    """Return the process ids of the master, the agent and one slot of a pool. If a process does not run, its id is 0.
+    """Return the process ids of the master, the agent and one slot of a pool. The id is 0 for a process that does not run.
 
-    The agent is the child of a supervisor process. The children of the agent are the slot server and one monitor per slot. The slot is the
-    child of its monitor. The slot server has no child.
+    A supervisor process is the parent of the agent. The agent is the parent of the slot server and of one monitor process per slot. The
+    monitor is the parent of its slot. The slot server has no child.
     """
     ours = dict(processes_of(directory))
     master = next((pid for pid, command in ours.items() if "pilotfish.master" in command), 0)

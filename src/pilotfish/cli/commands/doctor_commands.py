@@ -1,4 +1,4 @@
-"""Implements doctor and gc. doctor checks this installation and prints each problem with its fix; gc removes leftovers."""
+"""Implements doctor and gc. doctor checks this installation and prints each problem with its fix. gc removes leftovers of dead masters."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def check_python(place: Path) -> CheckResult:
 
 
 def check_home(place: Path) -> CheckResult:
-    """Check that this user can write to the directory and that no other user has access."""
+    """Check that this user can write to the directory, and that no other user has access to it."""
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe = place / f".doctor-{os.getpid()}"
@@ -123,7 +123,7 @@ def check_space(place: Path) -> CheckResult:
 
 
 def file_system_of(place: Path, mounts: str) -> str:
-    """Return the type of the file system of a path. ``mounts`` is the text of /proc/mounts."""
+    """Return the type of the file system on which a path is. ``mounts`` is the text of /proc/mounts."""
     best, found = -1, "unknown"
     resolved = str(place.resolve())
     for line in mounts.splitlines():
@@ -137,7 +137,7 @@ def file_system_of(place: Path, mounts: str) -> str:
 
 
 def check_sync(place: Path) -> CheckResult:
-    """Measure the time of a durable write, because each answer of a master waits for a durable write."""
+    """Measure how long a synced write to the disk takes. Each answer of a master waits for such a write."""
     kind = "unknown"
     with suppress(OSError):
         kind = file_system_of(place, Path("/proc/mounts").read_text(errors="replace"))
@@ -179,7 +179,7 @@ def check_processes(place: Path) -> CheckResult:
 
 
 def _check_limit(check: str, limit: int, minimum: int, command: str, most: float = math.inf) -> CheckResult:
-    """Check a limit of this process. The fix raises the limit to the hard limit, but not above ``most``."""
+    """Check a limit of this process. The suggested fix raises the limit to the hard limit, or to ``most`` if this is lower."""
     soft, hard = resource.getrlimit(limit)
     if soft != resource.RLIM_INFINITY and soft < minimum:
         value = "unlimited" if hard == resource.RLIM_INFINITY else min(hard, most)
@@ -188,7 +188,7 @@ def _check_limit(check: str, limit: int, minimum: int, command: str, most: float
 
 
 def check_clock(place: Path) -> CheckResult:
-    """Check that the monotonic clock does not go back and that the date is plausible."""
+    """Check that the monotonic clock never goes back, and that the date is plausible."""
     readings = [time.monotonic() for _ in range(1000)]
     if any(after < before for before, after in itertools.pairwise(readings)):
         return CheckResult(
@@ -222,7 +222,7 @@ def check_pools(place: Path) -> CheckResult:
 
 
 def check_test_pool(place: Path) -> CheckResult:
-    """Run one task in a temporary pool. Check that no process or file of the pool remains."""
+    """Run one task in a temporary pool. After the end of the pool, check that no process or file of it remains."""
     from pilotfish.cli.run_commands.attach_command import follow
     from pilotfish.client.temporary_pool import private_master
 
@@ -265,7 +265,7 @@ SHOWN_CELLS = 100
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process, socket or directory of a pool that has no running master."""
+    """A process, socket or directory that remains of a pool without a running master."""
 
     kind: str
     what: str
@@ -304,7 +304,7 @@ def leftovers_of(pool: PoolHandle) -> list[Leftover]:
         return []
     running = list(processes_of(pool.directory))
     if any("pilotfish.master" in command for _, command in running):
-        # A master that is starting or suspended does not answer yet, but the pool is in use.
+        # A master that is starting or suspended does not answer, but it still uses the pool.
         return []
     found = [Leftover("process", f"{pid} {command}", pool, pid) for pid, command in running]
     socket_path = PoolDirectory(pool.directory).socket_path()
@@ -316,7 +316,8 @@ def leftovers_of(pool: PoolHandle) -> list[Leftover]:
 
 
 def _owner_lives(directory: Path) -> bool:
-    """Test whether the process that created a temporary pool still runs. The directory is named ``private-PID-…``."""
+    """Test whether the process that created a temporary pool still runs. The id of this process is in the name of the directory,
+    ``private-PID-…``."""
     pid = directory.name.split("-")[1]
     return pid.isdigit() and os.path.exists(f"/proc/{pid}")
 
@@ -332,7 +333,8 @@ def remove_leftover(leftover: Leftover) -> bool:
 
 
 def _end_process(pid: int) -> bool:
-    """End a process with SIGTERM or, after a timeout, with SIGKILL. The pidfd prevents signals to another process with the same id."""
+    """End a process with SIGTERM or, after a timeout, with SIGKILL. The signals are sent through a pidfd, so they cannot reach a later
+    process with the same id."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -91,8 +91,8 @@ def _print_pieces(streams: Iterable[tuple[str, Iterator[bytes]]], raw: bool) -> 
 
 
 def _print_below(master: PoolSession, row: dict[str, Any], only: str | None, raw: bool) -> None:
-    """Print the output of a task below the line that names it. All output goes to standard output, so that a pipe or file keeps the
-    order."""
+    """Print a line that names the task, and the output of the task below it. All output goes to standard output, so that a pipe or file
+    keeps the order."""
     for name, pieces in _pieces(master, row, only):
         for piece in filter(None, pieces):
             if name == "stderr" and only is None:
@@ -102,7 +102,7 @@ def _print_below(master: PoolSession, row: dict[str, Any], only: str | None, raw
 
 
 def _pieces(master: PoolSession, row: dict[str, Any], only: str | None) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield the name and the pieces of each stream of a task. If the task has ended, report on standard error how many bytes of its output
+    """Yield the name and the pieces of each stream of a task. For an ended task, also print to standard error how many bytes of the output
     are stored nowhere."""
     names = [name for name in STREAMS if only in (None, name)]
     if row["state"] == "running":
@@ -134,7 +134,8 @@ def warn_missing(run: dict[str, Any]) -> None:
 
 
 def _running_output(master: PoolSession, row: dict[str, Any], name: str) -> Iterator[bytes]:
-    """Yield the output that a running task has written so far. Where its worker has left out bytes, yield a line that says so."""
+    """Yield the output that a running task has written until now. In place of bytes that the worker has dropped, yield a line that says
+    so."""
     offset = 0
     while True:
         start, data = master.peek(row["id"], STREAMS[name], offset)
@@ -155,8 +156,8 @@ def _failure_text(output: TaskOutput) -> bytes:
 
 
 def show_single(master: PoolSession, task: str, live: LiveOutput) -> int:
-    """Print stdout, stderr and the failure of the only task of a run. ``live`` knows which output was printed while the task ran. Return
-    the exit status of ``run``: 0 if the task is done."""
+    """Print stdout, stderr and the failure of the only task of a run. ``live`` has already printed a part of the output, and prints only
+    the rest. Return the exit status for ``run``: 0 if the task is done."""
     row = master.ask("task", task=task)
     output = fetch_output(master, row)
     live.finish(output)
@@ -209,7 +210,8 @@ def tail(task: str, follow: bool, lines: int, stream: str | None, raw: bool, poo
 
 
 def _last_output(master: PoolSession, row: dict[str, Any], stream: str) -> tuple[int, bytes]:
-    """Return the offset at which the next output of a running task will begin, and the last bytes that the task has written so far."""
+    """Return (offset, data). ``data``: the last bytes that a task has written. ``offset``: the position at which its next output will
+    begin."""
     if row["state"] == "running":
         start, data = master.peek(row["id"], STREAMS[stream], END)
         return start + len(data), data
@@ -220,8 +222,8 @@ def _last_output(master: PoolSession, row: dict[str, Any], stream: str) -> tuple
 
 
 def _output_from(master: PoolSession, row: dict[str, Any], stream: str, offset: int) -> tuple[int, Iterable[bytes]]:
-    """Return the offset for the next call, and the output from ``offset`` to the end. If a running task has written more, the offset for
-    the next call is the end of this output. Otherwise, it is ``offset``."""
+    """Return (next offset, pieces). The pieces are the output from ``offset`` to the end. The next offset is the ``offset`` for the next
+    call: the end of the new output of a running task. Without new output, it is ``offset``."""
     if row["state"] == "running":
         start, data = master.peek(row["id"], STREAMS[stream], offset)
         if not data:
@@ -238,7 +240,7 @@ def _skip(pieces: Iterable[bytes], count: int) -> Iterator[bytes]:
 
 
 def _show_missing_input(master: PoolSession, row: dict[str, Any]) -> None:
-    """If the task waits for its input files, print the reason. A waiting task has no output yet."""
+    """Print the reason if a task without output is waiting for its input files."""
     if row["state"] == "assigned":
         reasons = [reason for reason in master.ask("why", task=row["id"])["reasons"] if reason["code"] in STAGING]
         for reason in reasons[:1]:

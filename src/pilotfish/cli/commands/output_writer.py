@@ -1,7 +1,7 @@
 """Writes the output of tasks to a stream of this command.
 
-Files and pipes get the bytes unchanged. On a terminal, control characters are escaped, so that no task can control the terminal. With
-``--raw``, a terminal also gets the bytes unchanged.
+Files and pipes get the bytes unchanged. For a terminal, control characters are escaped, so that no task can control the terminal. With
+``--raw``, even a terminal gets the bytes unchanged.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from pilotfish.cli.terminal.screen import clean
 
 STREAMS = {"stdout": 1, "stderr": 2}
-"""Names of the streams of a task, with their numbers in requests."""
+"""The streams of a task: their names, and their numbers in requests."""
 
 
 class OutputWriter:
-    """Writes one output piece by piece. A character may be divided between two pieces."""
+    """Writes one output piece by piece. A piece can end inside a character that has several bytes."""
 
     def __init__(self, stream: Any, raw: bool = False) -> None:
         self.last = b""
-        """Last byte that was written; empty if nothing was written."""
+        """The last byte that was written. Empty if nothing was written."""
         self._stream = stream
         self._escaped = not raw and stream.isatty()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -43,14 +43,14 @@ class OutputWriter:
             self.write(piece)
 
     def close(self) -> None:
-        """Writes the last character if only a part of its bytes has come."""
+        """Writes the bytes of an incomplete character at the end of the output."""
         if self._escaped and (rest := self._decoder.decode(b"", final=True)):
             self._stream.write(rest)
             self._stream.flush()
 
 
 def write_pieces(pieces: Iterable[bytes], stream: Any, raw: bool) -> bytes:
-    """Writes a whole output. Returns its last byte; empty if there is no output."""
+    """Writes a whole output and returns its last byte. Returns no bytes if there is no output."""
     writer = OutputWriter(stream, raw)
     writer.write_all(pieces)
     writer.close()

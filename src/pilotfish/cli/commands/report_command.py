@@ -35,7 +35,7 @@ class ReportedWorker:
 @dataclass(slots=True)
 class RunReport:
     """How the time of a run was spent. ``waited_s``, ``ran_s`` and ``cpu_s`` are means over the tasks that succeeded or failed.
-    ``overhead_s``: core-seconds in which no task ran, divided by the number of these tasks and of the ``running`` tasks."""
+    ``overhead_s``: the core-seconds in which no task ran, per task that succeeded, failed or is running."""
 
     run: int
     state: str
@@ -53,15 +53,15 @@ class RunReport:
 
 
 def make_report(run: dict[str, Any], rows: Iterable[dict[str, Any]], cores_of: dict[str, float]) -> RunReport:
-    """Adds up the rows of a run's tasks. ``cores_of``: the cores of each worker."""
+    """Makes the report from the rows of a run's tasks. ``cores_of``: the number of cores of each worker."""
     opened_at = run.get("opened_at") or 0.0
     started_at = run.get("started_at") or opened_at
-    elapsed_s = max(0.0, started_at - opened_at) + (run.get("elapsed_s") or 0.0)  # without the time between the run and its reruns
+    elapsed_s = max(0.0, started_at - opened_at) + (run.get("elapsed_s") or 0.0)  # the time between the run and its reruns does not count
     shares: dict[str, ReportedWorker] = {}
     turnaround_s, first_s = 0.0, inf
     reopened_at = run.get("reopened_at") or 0.0
     running: dict[str, list[float]] = {}
-    """For each worker, the times for which its running tasks have run. These times are no overhead."""
+    """For each worker: how many seconds each of its running tasks has run until now. These seconds are no overhead."""
     for row in rows:
         name, ended_at = row.get("worker"), row.get("ended_at")
         if row["state"] == "running" and name:
@@ -76,7 +76,7 @@ def make_report(run: dict[str, Any], rows: Iterable[dict[str, Any]], cores_of: d
         share.cpu_s += row.get("cpu_s") or 0.0
         share.rss_bytes = max(share.rss_bytes, row.get("rss_bytes") or 0)
         if ended_at:
-            # A task that ended after a rerun waited since the rerun.
+            # If a task ended after a rerun began, its waiting began with the rerun.
             since_s = max(0.0, ended_at - (reopened_at if 0.0 < reopened_at <= ended_at else opened_at))
             turnaround_s += since_s
             first_s = min(first_s, since_s)
@@ -145,7 +145,7 @@ def fetch_report(master: PoolSession, run: dict[str, Any]) -> RunReport:
 
 
 def show_report(screen: Screen, master: PoolSession, run: int) -> None:
-    """Print the first results of a run, then where its time went."""
+    """Print the first results of a run. Below them, print how the time of the run was spent."""
     row = master.ask("run", run=run)
     show_results(screen, master, row, master.ask("tasks", run=run, limit=REPORTED_RESULTS))
     show_times(screen, fetch_report(master, row))

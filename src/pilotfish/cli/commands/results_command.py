@@ -1,4 +1,4 @@
-"""Implements results, which shows task results as a table, as CSV or JSON, or as a job log, and saves output files."""
+"""Implements results: shows task results as a table, CSV, JSON or a job log, and saves output files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESULT_COLUMNS = (
 )
 FILES = Column("FILES", lambda task: task["files"], elastic=True)
 CSV_FIRST = ("run", "index")
-"""The task id in two columns, because a program would read the task 1.10 as the number 1.1."""
+"""The task id has two columns in CSV, because programs read the id 1.10 as the number 1.1."""
 PLACE_AND_TIME = ("worker", "node", "site", "started_at", "ended_at", "attempt")
 JOBLOG_COLUMNS = ("Seq", "Host", "Starttime", "JobRuntime", "Send", "Receive", "Exitval", "Signal", "Command")
 """The columns of ``parallel --joblog``."""
@@ -118,8 +118,8 @@ def _csv_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[Sequence[o
 
 
 def _joblog_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[Sequence[object]]:
-    """Yield the ended tasks, numbered from 1 as GNU parallel does. Send and Receive are 0, as in GNU parallel for jobs without files.
-    Exitval is -1, as in GNU parallel, if the task failed for another reason than its exit status or a signal."""
+    """Yield the ended tasks as rows of a job log of GNU parallel. Seq counts from 1. Send and Receive are 0, as for jobs without files.
+    Exitval is -1 if the task failed for a reason other than its exit status or a signal."""
     yield JOBLOG_COLUMNS
     for task, output in _with_outputs(master, tasks):
         row = task.row
@@ -134,7 +134,7 @@ def _joblog_rows(master: PoolSession, tasks: DescribedTasks) -> Iterator[Sequenc
 
 
 def _with_outputs(master: PoolSession, tasks: DescribedTasks) -> Iterator[tuple[DescribedTask, TaskOutput]]:
-    """Yield each task with its output. At the end, warn if a part of some outputs is stored nowhere."""
+    """Yield each task with its output. Print a warning at the end if parts of outputs are stored nowhere."""
     described, again = tee(tasks.found)
     incomplete = 0
     for task, output in zip(described, fetch_outputs(master, (task.row for task in again)), strict=True):
@@ -157,7 +157,7 @@ def _as_data(task: DescribedTask, output: TaskOutput, names: tuple[str, ...]) ->
         "cpu_s": row.get("cpu_s"),
         "rss_bytes": row.get("rss_bytes"),
         **{name: row.get(name) for name in PLACE_AND_TIME},
-        # The last output line of a failed task is not a result.
+        # For a failed task, the last line of its output is no result.
         "result": output.result_line() if row["state"] == "done" else None,
         "failure": row.get("failure"),
         "note": output.failure_line() or None,
@@ -175,8 +175,8 @@ def _as_data(task: DescribedTask, output: TaskOutput, names: tuple[str, ...]) ->
 
 
 def _value_as_data(output: TaskOutput) -> dict[str, Any]:
-    """Return the value of a call, and its form in ``value_form``. A plain value is returned as JSON data, with the form ``json``. Any other
-    value is returned as the text that Python shows, with the form ``text``."""
+    """Return the value of a call as ``value``, and ``json`` or ``text`` as ``value_form``. With ``json``, the value is JSON data. A value
+    that JSON cannot represent is returned as the text that Python shows, with ``text``."""
     try:
         return {"value": plain(output.value), "value_form": "json"}
     except NotPlain:
@@ -184,7 +184,7 @@ def _value_as_data(output: TaskOutput) -> dict[str, Any]:
 
 
 def _save(screen: Screen, master: PoolSession, run: int, directory: str, overwrite: bool) -> None:
-    """Write the output files, streams and values of all tasks to directory/INDEX/, and print how many there are."""
+    """Write the output files, streams and values of all tasks to directory/INDEX/, and print the number of these files."""
     directory = os.path.expanduser(directory)
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise BadInput(f"{directory!r} is not a directory", Correction("Give another one: --save DIR", directory, f"{directory}-saved"))

@@ -61,7 +61,7 @@ def status(run: str | None, everything: bool, watch: bool, pool: str, as_json: b
 
 
 def _show_run(screen: Screen, name: str, pool: str, as_json: bool) -> bool:
-    """Print the state of one run, and the reason for it. Return whether the run has not ended."""
+    """Print the state of one run and the reason for this state. Return True if the run has not ended."""
     master = connect_read_only(pool)
     row = find_run(master, name)
     if as_json:
@@ -110,7 +110,7 @@ def _show_pool(screen: Screen, everything: bool, pool: str, as_json: bool) -> No
 
 
 def _settings_warnings(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a warning if config.toml was changed after the start of the master, which reads it only when it starts."""
+    """Return a warning if config.toml was changed after the start of the master. The master reads this file only at its start."""
     path = home() / "config.toml"
     try:
         changed_at = path.stat().st_mtime
@@ -127,7 +127,7 @@ def _settings_warnings(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _without_estimate(row: dict[str, Any]) -> dict[str, Any]:
-    """Remove the estimated finish time, which is wrong if several runs compete: the rate of a run changes when another run ends."""
+    """Remove the estimated finish time. It is wrong if several runs compete, because a run becomes faster when a competing run ends."""
     return row if row["state"] == "done" else {**row, "eta_s": None, "late_s": None}
 
 
@@ -146,7 +146,7 @@ def _pool_sentence(answer: dict[str, Any]) -> str:
 
 
 def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
-    """Print a line per run. If all runs are done, columns about unfinished work are omitted."""
+    """Print a line per run. If all runs are done, leave out the columns about unfinished work."""
     left_out = [title for title in OPTIONAL_COLUMNS if not any(row.get(title.lower()) for row in rows)]
     if all(row["state"] == "done" for row in rows):
         left_out += ACTIVE_COLUMNS
@@ -154,13 +154,13 @@ def show_runs(screen: Screen, rows: Sequence[dict[str, Any]]) -> None:
 
 
 NEAR_S = 600.0
-"""If a deadline is fewer than this many seconds away from now, it is shown with seconds."""
+"""A deadline is shown with seconds if it is less than this many seconds before or after now."""
 LATEST = 2.5e11
 """Latest time (in seconds since 1970) that can be shown as a date."""
 
 
 def describe_deadline(row: dict[str, Any], now: float) -> str:
-    """Describe the deadline of a run. If it is known whether the run meets the deadline, say this, too."""
+    """Describe the deadline of a run, and whether the run meets the deadline, as far as this is known."""
     if not row.get("deadline"):
         return "-"
     deadline, late_s, ended = datetime.fromtimestamp(min(row["deadline"], LATEST)), row.get("late_s"), row["state"] == "done"
@@ -174,20 +174,21 @@ def describe_deadline(row: dict[str, Any], now: float) -> str:
 
 
 def program_first(row: dict[str, Any]) -> str:
-    """Return the command of a run, with the program before the options of a sweep: a narrow table shows only the beginning."""
+    """Return the command of a run with the program first and the options of a sweep after it. A narrow table shows only the beginning of a
+    command."""
     swept, dashes, program = shown_command(row).partition(" -- ")
     return f"{program}  {swept}" if dashes and swept.startswith("--") else shown_command(row)
 
 
 def shown_command(row: dict[str, Any]) -> str:
-    """Return the command of a run as the user typed it, but without ``--`` at the beginning. The recorded command of a DAG run may end with
-    ``#`` and a note for Pilotfish; this note is left out."""
+    """Return the command of a run as the user typed it, but without ``--`` at the beginning. The recorded command of a DAG run sometimes
+    ends with ``#`` and a note for Pilotfish. This note is left out."""
     command = str(row["command"]).removeprefix("-- ")
     return command.partition(" # rescue ")[0] if command.startswith("--dag ") else command
 
 
 def _count(states: Iterable[str]) -> Callable[[dict[str, Any]], str]:
-    """Return a function that counts the tasks of a run in these states."""
+    """Return a function. It takes the row of a run and counts the tasks of the run that are in one of these states."""
     return lambda row: f"{sum(row['counts'].get(state, 0) for state in states):,}"
 
 
@@ -270,7 +271,8 @@ PARAMETERS = Column("PARAMETERS", lambda task: task["parameters"], elastic=True)
 
 
 def with_parameters(screen: Screen, columns: Sequence[Column], tasks: Sequence[dict[str, Any]]) -> Sequence[Column]:
-    """If the terminal is too narrow, show the parameters of the tasks instead of their commands: commands often differ only at the end."""
+    """Return the columns for the terminal. If it is too narrow, the parameters of the tasks replace their commands, because commands often
+    differ only at the end."""
     if not screen.width or not tasks or not all(task["parameters"] for task in tasks) or fits(columns, tasks, screen.width):
         return columns
     return [PARAMETERS if column.title == "COMMAND" else column for column in columns]
@@ -407,13 +409,14 @@ NAMED_RUNS = 3
 
 
 def last_stop(pool: str) -> StopMark | None:
-    """Return the record that ``stop`` left in the pool. If the pool was not stopped, or was used after the stop, return None."""
+    """Return the record that the command ``stop`` left in the pool. Return None if the pool was not stopped, or was used again after the
+    stop."""
     return read_stop_mark(pool_home(pool).directory)
 
 
 def status_at_stop(pool: str, stop: StopMark | None) -> dict[str, Any] | None:
-    """Return the status of a stopped pool in the format of the master. ``stop``: the record that the command ``stop`` has left; the status
-    is read from this record.
+    """Return the status of a stopped pool in the same format as the master. The status is read from ``stop``, the record that the command
+    ``stop`` left.
 
     Return None if the pool was not stopped, if a master runs, or if the record has no list of runs.
     """

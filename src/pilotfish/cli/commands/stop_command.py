@@ -1,4 +1,4 @@
-"""Implements stop, which also checks that no process, socket or batch job of the pool remains."""
+"""Implements stop: stops a pool, and checks that no process, socket or batch job of the pool remains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.master.sites.submitted_batches import BatchRegistry
 from pilotfish.store.pool_directory import pool_home, stop_mark_path
 
 RELEASE_TIMEOUT_S = 75.0
-"""Seconds until stop gives up. This is longer than a master waits for a site that does not answer."""
+"""Seconds until stop gives up. A master waits less than this for a site that does not answer."""
 SHOWN_CELLS = 100
 
 
@@ -26,7 +26,7 @@ def stop(now: bool, pool: str, as_json: bool) -> int:
     screen = Screen.of()
     found = PoolHandle(pool_home(pool).directory)
     answer: dict[str, int] = {}
-    # A dead master may have left pilots at sites. Only a master can cancel them, so a master is started.
+    # Possibly a dead master has left pilots at sites. Only a master can cancel these pilots, so a master is started.
     was_running = is_served(found.directory) or any((found.directory / "orders").glob("*.json"))
     if was_running:
         stop_mark_path(found.directory).touch()

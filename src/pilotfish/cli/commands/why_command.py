@@ -20,9 +20,9 @@ from pilotfish.errors import BadInput, ConnectionFailed, Correction
 from pilotfish.plugins import SECTIONS
 
 MISSING_FILE = re.compile(rb"No such file|FileNotFoundError|cannot open|not found", re.IGNORECASE)
-"""Output of a program that misses a file."""
+"""Matches the output of a program that did not find a file."""
 REPEATABLE = frozenset({"exit", "signal", "spawn", "exception", "missing-output", "result", "unpickle"})
-"""Causes that a rerun can remove only if something has changed: the task itself is the reason."""
+"""Causes of failures that lie in the task itself. A rerun helps only if something was changed."""
 
 
 @click.command()
@@ -58,13 +58,13 @@ def _ask(master: PoolSession, name: str | None) -> dict[str, Any]:
         answer = master.ask("why", task=task)
     kind, _, number = str(answer["subject"]).partition(" ")
     if kind == "run" and name not in (None, number) and "run" not in answer:
-        # A master of the previous version ignores the subject, explains the last run and sends no row of it.
+        # A master of the previous version ignores the subject: it explains the last run and sends no row for the subject.
         raise ConnectionFailed(f"the master of pool {master.directory.name} runs an older version", "restart it: pilotfish stop")
     return answer
 
 
 def _with_output(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of the master with two additions: the command of the task, and the last output of the task or manager."""
+    """Return the answer of the master, with the command of the task and the last output of the task or manager added."""
     kind, _, name = str(answer["subject"]).partition(" ")
     output, more, ended = "", {}, None
     if kind == "task":
@@ -90,7 +90,8 @@ def _without(answer: dict[str, Any], command: str) -> dict[str, Any]:
 
 
 def _with_checked_rerun(master: PoolSession, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer without ``rerun`` if the failed task cannot run again. ``runs_same``: a rerun would do the same as before."""
+    """Remove ``rerun`` from the answer if the failed task cannot run again. If it can, add ``runs_same``: whether a rerun would do the same
+    as before."""
     if answer["state"] != "failed" or not any(map(_is_rerun, answer["reasons"][0].get("commands", ()))):
         return answer
     reason = answer["reasons"][0]
@@ -119,8 +120,8 @@ def _where_and_when(task: dict[str, Any]) -> str:
 
 
 def show_reasons(screen: Screen, answer: dict[str, Any]) -> None:
-    """Print the summary, the reasons, and the commands that show more (``see:``), solve the problem (``fix:``), or only do the same
-    as before (``again:``)."""
+    """Print the summary, the reasons, and commands. A command after ``see:`` shows more, a command after ``fix:`` solves the problem, and a
+    command after ``again:`` only repeats what failed."""
     screen.line(clean(answer["sentence"]))
     if ran := _where_and_when(answer.get("task") or {}):
         screen.line(f"  ran     {clean(ran)}")

@@ -1,4 +1,4 @@
-"""Implements forecasts, which shows learned task times, link speeds and queue waits, each with its recent error."""
+"""Implements forecasts: shows learned task times, link speeds and queue waits, each with the error of its recent forecasts."""
 
 from __future__ import annotations
 

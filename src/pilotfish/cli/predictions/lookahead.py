@@ -1,4 +1,4 @@
-"""Selects the run, and formats times and notes, for predict, whatif and replay."""
+"""Parts that predict, whatif and replay share: they select the run, and format times and notes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ RECORD = "predictions.jsonl"
 
 
 def find(state: State, name: str | None, unfinished: bool = True) -> Run:
-    """Find a run by its number or name. Without ``name``, find the newest unfinished run; if ``unfinished`` is False, find the newest
-    finished run. If there is no such run, find the newest run."""
+    """Find a run by its number or name. Without ``name``, find the newest unfinished run, or the newest finished run if ``unfinished`` is
+    False. If there is no such run, find the newest of all runs."""
     if name is None or name == LAST:
         candidates = [run for run in state.runs.values() if bool(run.unfinished) == unfinished]
         return max(candidates, key=lambda run: run.id) if candidates else find_run(state)
@@ -30,7 +30,7 @@ def find(state: State, name: str | None, unfinished: bool = True) -> Run:
 
 
 def find_unfinished(state: State, name: str | None, hint: str) -> Run:
-    """Find an unfinished run. Raise BadInput if the run is paused or has ended. If it has ended, the error has this ``hint``, in which {}
+    """Find an unfinished run. Raise BadInput if the run is paused or has ended. ``hint``: hint of the error for an ended run. {} in it
     stands for the number of the run."""
     run = find(state, name)
     if not run.unfinished:
@@ -41,7 +41,7 @@ def find_unfinished(state: State, name: str | None, hint: str) -> Run:
 
 
 def clock(at: float, now: float) -> str:
-    """Format a time. If it is not today, the day is added. If it is less than ten minutes away, the seconds are added."""
+    """Format a time of day. If the time is not today, add the day. If it is less than ten minutes away, add the seconds."""
     there, here = time.localtime(at), time.localtime(now)
     if there[:3] != here[:3]:
         return time.strftime("%a %d %b %H:%M", there)
@@ -53,12 +53,12 @@ def about(seconds: float) -> str:
 
 
 def number(seconds: float) -> float | None:
-    """Round seconds for JSON. Infinity becomes None, because JSON has no infinity."""
+    """Round seconds for JSON. Return None for infinity, because JSON has no infinity."""
     return round(seconds, 3) if isfinite(seconds) else None
 
 
 def notes(pool: OfflinePool, run: Run, estimate: FinishEstimate) -> list[str]:
-    """Return the reasons why the estimate may be inaccurate."""
+    """Return the reasons why the estimate is possibly inaccurate."""
     found = [
         f"the duration of {plural(count, 'task')} of {clean(name.partition(' ')[2])} is a rough guess: none of them has ended"
         for name, count in estimate.guessed.items()

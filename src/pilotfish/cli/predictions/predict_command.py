@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RESULTS_HINT = "See how long its tasks took: pilotfish results {}"
 SHOWN = 20
-"""Maximum number of recorded predictions that are shown; the newest are shown."""
+"""Maximum number of recorded predictions to show. The newest are shown."""
 PARTS = {
     "waiting_s": "queue wait",
     "behind_s": "other runs first",
@@ -30,7 +30,7 @@ PARTS = {
 }
 Interval = tuple[float, float]
 MIN_SHOWN_S = 0.001
-"""Parts of the time with fewer seconds than this are not printed."""
+"""A part of the time that is shorter than this is not printed."""
 
 
 @click.command()

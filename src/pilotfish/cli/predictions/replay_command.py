@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReplayRow(NamedTuple):
-    """One line of the printed table: the measured run, or one simulation of the run. ``seconds`` is None if the simulation never ends."""
+    """One line of the printed table: the measured run, or one simulation of it. ``seconds`` is None if the simulated run never ends."""
 
     what: str
     cores: float
@@ -87,7 +87,7 @@ def replay(run: str, policy: str, total_cores: int | None, pool: str, as_json: b
 
 
 def _remarks(run: Run, history: RunHistory, others: list[int]) -> list[str]:
-    """Return the reasons why a replay may differ from the measured run."""
+    """Return the reasons why a replay possibly differs from the measured run."""
     remarks = []
     unknown, failed = len(run.tasks) - sum(count for _, count in history.arrivals), len(run.tasks) - run.counts[DONE]
     if others:
@@ -101,7 +101,7 @@ def _remarks(run: Run, history: RunHistory, others: list[int]) -> list[str]:
 
 
 def overlapping_runs(state: State, run: Run) -> list[int]:
-    """Return the other runs that were active at the same time as this run."""
+    """Return the numbers of other runs that were active at the same time as this run."""
     return [
         other.id
         for other in state.runs.values()

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pilotfish.sim.workload import Workload
 
 MAX_SITE_COLUMNS = 4
-"""Maximum number of sites with one column each. If there are more sites, they share one column."""
+"""Up to this number of sites, each site has its own column. More sites share one column."""
 
 
 def complete_policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last name of a list of policies, separated by commas."""
+    """Complete the last name in a list of policies that are separated by commas."""
     before, comma, last = incomplete.rpartition(",")
     chosen = before.split(",")
     return [
@@ -131,7 +131,7 @@ def simulate(file: str | None, plot: str | None, gantt: str | None, processes: i
 
 
 def read(file: str | None, options: dict[str, Any]) -> Scenario:
-    """Read the scenario file and the options. If both give a value, the option counts."""
+    """Read the scenario file and the options. An option overrides the value in the file."""
     from pilotfish.sim.scenarios.scenario_file import ScenarioOptions, read_scenario
 
     table: dict[str, Any] = {}
@@ -183,7 +183,7 @@ def read_nodes(path: str) -> Workload:
 
 
 def check_picture(path: str | None) -> None:
-    """Check the path of a picture before the simulation, which may take minutes."""
+    """Check the path of a picture. This happens before the simulation, because the simulation can take minutes."""
     if path is not None and not path.endswith(".svg"):
         raise BadInput(f"{path}: pictures are written as SVG", f"Name it {Path(path).stem}.svg")
     if path is not None and not os.access(Path(path).absolute().parent, os.W_OK):

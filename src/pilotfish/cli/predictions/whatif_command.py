@@ -1,4 +1,4 @@
-"""Implements whatif, which simulates the pool from its current state with more pilots, other sites or another policy."""
+"""Implements whatif: simulates the pool from its current state with more pilots, different sites or a different policy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MARK = "\0"
 
 
 class SignedArguments(click.Command):
-    """Treats ``-site X`` and ``-5 pilots SITE`` as arguments, although they begin like options."""
+    """A command for which ``-site X`` and ``-5 pilots SITE`` are arguments, although they begin like options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [MARK + word if FEWER.match(word) else word for word in args])
@@ -128,14 +128,14 @@ FORMS = {
     "speed": re.compile(r"speed +(\S+?) *= *([0-9]*[.]?[0-9]+)"),
 }
 OLD_FORM = re.compile(r"([+-][0-9]+) +workers?(?: +(?:at +)?(\S+))?")
-"""Former form of ``+N pilots SITE`` and, without a site, of ``+N cores``."""
+"""Former forms of changes: ``+N workers SITE`` for ``+N pilots SITE``, and ``+N workers`` for ``+N cores``."""
 SYNTAX_HINT = (
     'Write "+50 pilots SITE", "+8 cores", "+site X", "-site X", "policy=near", "cores=8" or "speed SITE=2"; '
     "several of them with commas; --run RUN chooses the run"
 )
 EXAMPLES = {"pilots": "+50 pilots SITE", "site": "+site X", "policy": "policy=near", "cores": "cores=8", "speed": "speed SITE=2"}
 MIN_SIMILARITY = 0.7
-"""Minimum similarity of a misspelt word to a word of a form."""
+"""Minimum similarity of a misspelt word to the word that is suggested instead."""
 MAX_ADDED = 100_000
 
 

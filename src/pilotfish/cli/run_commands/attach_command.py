@@ -37,7 +37,7 @@ INCOMPLETE_NOTE = "It is incomplete: its program ended before it closed the run,
 CANCELLED = "cancelled"
 SEEN_RUNNING = 1000
 QUEUE_SHOWN_AFTER_S = 10.0
-"""Queued pilots are mentioned only after this many seconds, because short queue waits are normal."""
+"""Queued pilots are mentioned in the progress only after this many seconds, because short queue waits are normal."""
 WORTH_SHOWING = (
     HOPELESS | SITES_AT_FAULT | {"no-workers", "held", "disk-full", "quarantine", "paused", "lost-input", "kept-elsewhere", QUEUED}
 )
@@ -51,7 +51,7 @@ FAILURE_COLUMNS = (
 
 @dataclass(slots=True)
 class RunTiming:
-    """Start and elapsed time of a run, and the number of tasks whose end the client has seen."""
+    """Times of a run, and the number of tasks that ended while the client followed the run."""
 
     started: float
     elapsed_s: float = 0.0
@@ -60,26 +60,26 @@ class RunTiming:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """The state of a run when the client stops following the run."""
+    """The state of a run at the time when the client stops following it."""
 
     run: int
     counts: dict[str, int]
     tasks: int
     left: str = ""
-    """Why the client stopped following an unfinished run: ``interrupted`` or ``hopeless``. If the run ended, it is empty."""
+    """Why the client stopped following an unfinished run: ``interrupted`` or ``hopeless``. Empty if the run has ended."""
     failures: list[dict[str, Any]] = field(default_factory=list)
-    """The first failed tasks. ``wrote`` is the last line of standard error; it may be empty."""
+    """Rows of the first failed tasks. In each row, ``wrote`` is the last line of standard error, which can be empty."""
     parameters: list[str] = field(default_factory=list)
-    """Parameter values of the tasks in ``failures``. If the terminal is too narrow for the commands, these values are shown instead."""
+    """Parameter values of the tasks in ``failures``. These values are shown if the terminal is too narrow for the commands of the tasks."""
     manager_output: str = ""
-    """If the run was cancelled: the last output line of its application manager, which may tell the reason."""
+    """The last output line of the application manager of a cancelled run. It often contains the reason."""
     state: str = ""
     """State of the run in one word, as in ``status``."""
     exit_status: int | None = None
-    """Exit status that the FINAL node or the abort of a DAG gives; None if the tasks decide."""
+    """Exit status that the FINAL node or the abort of a DAG sets. None if it depends on the tasks."""
     timing: RunTiming = field(default_factory=lambda: RunTiming(time.monotonic()))
     delivered: DeliveredFiles | None = None
-    """The output files that were copied. None if the run has no output files, or if it has not ended."""
+    """The copied output files. None if the run has no output files, or if it has not ended."""
 
     @property
     def bad(self) -> int:
@@ -114,16 +114,17 @@ class RunFollower:
         self._ask_why_at = time.monotonic() + ASK_WHY_AFTER_S
         counts = self.outcome.counts
         progress.total = row["tasks"]
-        # A run that this command started is read from its first task, so that the times of all tasks are known.
+        # If this command started the run, the updates of all its tasks are needed, because they contain the times of the tasks.
         ended = 0 if started is not None else sum(counts.get(word, 0) for word in ("done", "failed", "cancelled"))
-        self.cursor = row.get("ends", ended) if ended else 0  # tasks that were rerun ended several times
+        self.cursor = row.get("ends", ended) if ended else 0  # ``ends`` counts a task that was rerun several times
         if ended:
             progress.begin(row.get("elapsed_s") or 0.0, ended, counts.get("failed", 0))
         if costs:
             progress.work_total = sum(costs)
 
     def read_running(self) -> None:
-        """Ask the master which tasks already run. Updates report only later starts. So call this after ``watch_run``."""
+        """Ask the master which tasks are already running. Call it after ``watch_run``, because the updates report only tasks that start
+        later."""
         rows = self._master.ask("tasks", run=self.outcome.run, state="running", limit=SEEN_RUNNING)
         self._running.update(row["index"] for row in rows)
         self.progress.running = len(self._running)
@@ -133,7 +134,8 @@ class RunFollower:
         return bool(self._running)
 
     def apply(self, update: RunUpdate) -> None:
-        """Count the started and ended tasks of an update. If the update has an error, raise the error: no more updates will come."""
+        """Count the started and ended tasks of an update. If the update contains an error, raise this error, because no more updates will
+        come."""
         if update.lost is not None:
             raise update.lost
         self._running.update(update.began)
@@ -144,7 +146,7 @@ class RunFollower:
         self.progress.running = len(self._running)
 
     def recount(self) -> None:
-        """Read the number of tasks and the transfers from the master, at intervals. Both may change while the run is followed."""
+        """At intervals, ask the master for the number of tasks and for the current transfers, because both can change during the run."""
         if (self._open or self._has_contents) and time.monotonic() >= self._recount_at:
             self._recount_at = time.monotonic() + RECOUNT_S
             row = self._master.ask("run", run=self.outcome.run)
@@ -153,7 +155,7 @@ class RunFollower:
             self.progress.total = self.outcome.tasks = row["tasks"]
 
     def explain_open(self, screen: Screen) -> None:
-        """If all tasks have ended, and the run only waits for its program to return, print once how long the run will wait."""
+        """If all tasks have ended, but the run still waits for its program to return, print once how long it will wait."""
         if self._has_explained_open or not self._open or self._running or time.monotonic() < self._ask_open_at:
             return
         self._ask_open_at = time.monotonic() + RECOUNT_S
@@ -188,7 +190,7 @@ class RunFollower:
         return {**about, "message": failure_note(failure), "wrote": wrote}
 
     def explain_waiting(self, screen: Screen) -> bool:
-        """If no task has started, print the reasons. Return True if waiting is useless because nothing can run the tasks."""
+        """Print the reasons why no task has started. Return True if waiting is useless, because nothing can run the tasks."""
         if self._running or self.outcome.timing.ended or time.monotonic() < self._ask_why_at:
             return False
         self._ask_why_at = time.monotonic() + ASK_WHY_AGAIN_S
@@ -212,11 +214,11 @@ def follow(
     started: float | None = None,
     live: LiveOutput | None = None,
 ) -> RunOutcome:
-    """Follow the run until the run ends or the user presses Ctrl-C. After the end of the run, copy its output files. The progress line goes
-    to standard error.
+    """Follow the run until it ends or the user presses Ctrl-C, with a progress line on standard error. After the end of the run, copy its
+    output files.
 
-    ``costs``: costs of the tasks, if this command knows them. ``started``: if this command started the run, the time at which the user
-    began to wait. For other runs, the master knows the elapsed time. ``live``: shows the output of the only task of a run, or None. With
+    ``costs``: costs of the tasks, if this command knows them. ``started``: for a run that this command started, the time at which the user
+    began to wait. For any other run, the master knows the elapsed time. ``live``: if the run has only one task, shows its output. With
     ``live``, the progress line is shown only during transfers.
     """
     screen = Screen.of(sys.stderr)
@@ -257,8 +259,8 @@ def follow(
 
 
 def exit_status_of(outcome: RunOutcome) -> int:
-    """Return the exit status of the command: 0 if all tasks succeeded, SOME_FAILED if not, NOT_STARTED if nothing can run the tasks. After
-    Ctrl-C, return 0, because the run continues. A DAG may determine another exit status."""
+    """Return the exit status of the command: 0 if all tasks succeeded, SOME_FAILED if some did not, NOT_STARTED if nothing can run the
+    tasks. After Ctrl-C, it is 0, because the run continues. A DAG can set a different exit status."""
     if outcome.left:
         return NOT_STARTED if outcome.left == "hopeless" else 0
     if outcome.exit_status is not None:
@@ -291,7 +293,8 @@ def show_outcome(screen: Screen, outcome: RunOutcome, as_json: bool = False) -> 
 
 
 def final_status(outcome: RunOutcome, status: int, as_json: bool = False) -> int:
-    """Print an error if output files were not copied. Return ``status``, or the status of this error if ``status`` is 0."""
+    """Print an error if output files were not copied. Return ``status``. If ``status`` is 0, return the status of the printed error
+    instead."""
     problem = outcome.delivered.error() if outcome.delivered is not None else None
     if problem is None:
         return status
@@ -315,7 +318,7 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
         screen.line(f"All failures:  pilotfish tasks {run} --state failed")
         causes = {failure.get("cause", "") for failure in outcome.failures}
         if causes - {DEPENDENCY} == {NO_DIRECTORY}:
-            # Logs and rerun do not help here: the task wrote nothing, and it would fail again in the same way.
+            # The commands logs and rerun would not help here: the task wrote nothing, and it would fail again in the same way.
             screen.line("Fix:            --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
         else:
             screen.line(f"Output:        pilotfish logs {outcome.failures[0]['task']}")

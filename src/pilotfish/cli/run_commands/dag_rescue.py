@@ -24,13 +24,14 @@ from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.errors import BadInput
 
 PART_OF_NODE = re.compile(r"[.](PRE|POST|[0-9]+)$")
-"""The end of the label of a task that is a part of a node."""
+"""End of the label of a task that is only a part of a DAG node."""
 EXIT_STATUS = re.compile(r"exit status ([0-9]+)$")
-"""The end of the message of a task that failed with an exit status."""
+"""End of the failure message of a task whose program returned an exit status."""
 
 
 def decide_outcome(dag: Dag, master: PoolSession, outcome: RunOutcome, quiet: bool) -> None:
-    """Set the exit status of a DAG as DAGMan does. The FINAL node decides. Without it, ABORT-DAG-ON decides. Otherwise all nodes decide."""
+    """Set the exit status of a DAG as DAGMan does. A FINAL node sets the exit status. Without a FINAL node, an abort by ABORT-DAG-ON sets
+    it. In all other cases, the exit status depends on all nodes."""
     final = next((node.name for node in dag.nodes if node.is_final and not node.dag), None)
     aborting = {node.name: node.abort for node in dag.nodes if node.abort is not None and not node.dag}
     if outcome.left or not (final or aborting) or not outcome.bad + bool(aborting):
@@ -70,7 +71,7 @@ def keep_rescue(dag: Dag, tasks: Sequence[NodeTask], master: PoolSession, outcom
     if outcome.counts.get("done", 0) == outcome.tasks:
         retire_rescues(dag.path)
         return
-    if len(tasks) != outcome.tasks:  # the run is incomplete, or is a rerun by an older version of Pilotfish
+    if len(tasks) != outcome.tasks:  # the run is incomplete, or an older version of Pilotfish did the rerun
         return
     done = done_node_names(dag, tasks, (row["index"] for row in all_tasks(master, outcome.run, "done")))
     rescue = write_rescue(dag.path, done) if done else None
@@ -81,11 +82,11 @@ def keep_rescue(dag: Dag, tasks: Sequence[NodeTask], master: PoolSession, outcom
 
 
 def keep_rescue_of(master: PoolSession, row: dict[str, Any], outcome: RunOutcome, quiet: bool) -> None:
-    """Write the rescue file for a run that another command started. If a file of the DAG was changed after the start of the run, write
-    nothing.
+    """Write the rescue file for a run that an earlier command started. Write nothing if a file of the DAG was changed after the start of
+    the run.
 
-    If the run has a manager, the manager has already written the rescue file. The manager does not take part in reruns, so after a rerun,
-    write another rescue file if more DAG nodes are done.
+    If the run has a manager, the manager has already written a rescue file. But the manager does not take part in reruns. So after a rerun
+    that finished more DAG nodes, write a new rescue file.
     """
     words = _words(row)
     if not words or outcome.left:
@@ -100,7 +101,7 @@ def keep_rescue_of(master: PoolSession, row: dict[str, Any], outcome: RunOutcome
 
 
 def _update_rescue(dag: Dag, master: PoolSession, outcome: RunOutcome) -> None:
-    """Write another rescue file after a rerun that finished more nodes. If all nodes are done, rename the rescue files."""
+    """Write a new rescue file after a rerun that finished more DAG nodes. If all nodes are done, rename the rescue files instead."""
     if outcome.counts.get("done", 0) == outcome.tasks:
         retire_rescues(dag.path)
         return
@@ -115,7 +116,7 @@ def _update_rescue(dag: Dag, master: PoolSession, outcome: RunOutcome) -> None:
 
 
 def _words(row: dict[str, Any]) -> list[str]:
-    """Split the recorded command of a DAG run, such as ``--dag FILE # rescue 2``, into words. For other runs, return no words."""
+    """Split the recorded command of a DAG run, such as ``--dag FILE # rescue 2``, into words. If the run is no DAG run, return no words."""
     try:
         words = shlex.split(row["command"])
     except ValueError:

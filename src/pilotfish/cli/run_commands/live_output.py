@@ -15,29 +15,30 @@ from pilotfish.errors import PilotfishError
 from pilotfish.portable.output_marks import CAP, mark
 
 LIVE_AFTER_S = 0.5
-"""Seconds until the worker is asked for output. The output of a shorter task is shown when the task has ended."""
+"""The worker is asked for output only when a task has run for this many seconds. The output of a shorter task is shown after the end of the
+task."""
 LIVE_POLL_S = 0.25
 
 
 class LiveOutput:
-    """Copies the output of a single task to the terminal: while the task runs, the new output at intervals; after its end, the rest.
-    Nothing is copied twice, except if the task runs again."""
+    """Copies the output of a single task to the terminal. While the task runs, copies the new output at intervals. After the end of the
+    task, copies the rest. If the task has a second attempt, some output can appear twice."""
 
     def __init__(self, master: PoolSession, task: str) -> None:
         self._master = master
         self._task = task
         self._attempt: tuple[int, Any] | None = None
-        """Number and worker of the attempt whose output is shown."""
+        """The number and the worker of the attempt whose output is being copied."""
         self._offsets = dict.fromkeys(STREAMS, 0)
         self._writers = {name: OutputWriter(getattr(sys, name)) for name in STREAMS}
         self._poll_at = time.monotonic() + LIVE_AFTER_S
 
     def poll(self) -> None:
-        """Copies the output that the task has written since the last call, but not more often than every ``LIVE_POLL_S`` seconds. Call it
-        only while the task runs."""
+        """Copies the output that the task has written since the last copy. Does nothing if the last copy is less than ``LIVE_POLL_S``
+        seconds old. Call it only while the task runs."""
         if time.monotonic() < self._poll_at:
             return
-        with suppress(PilotfishError):  # the rest is written at the end
+        with suppress(PilotfishError):  # ``finish`` copies the rest
             if self._attempt is None:
                 self._begin(self._master.ask("task", task=self._task))
             found = {name: self._master.peek(self._task, STREAMS[name], self._offsets[name]) for name in STREAMS}
@@ -45,7 +46,7 @@ class LiveOutput:
             if self._attempt_of(row) == self._attempt:
                 for name, (start, data) in found.items():
                     self._write(name, start, data)
-            else:  # the bytes may be of either attempt
+            else:  # a new attempt began, and the bytes can be from either attempt
                 self._begin(row)
         self._poll_at = time.monotonic() + LIVE_POLL_S
 

@@ -61,13 +61,13 @@ def rerun(subjects: tuple[str, ...], state: str | None, detach: bool, quiet: boo
         return 0
     started = time.monotonic()
     outcome = follow(master, prepared.run, quiet=quiet or as_json)
-    outcome.timing.elapsed_s = time.monotonic() - started  # the time of this rerun and not of the whole run
+    outcome.timing.elapsed_s = time.monotonic() - started  # only the time of this rerun, not of the whole run
     keep_rescue_of(master, row, outcome, quiet or as_json)
     return show_outcome(screen, outcome, as_json)
 
 
 def _selected(master: PoolSession, subjects: Sequence[str], state: str | None) -> dict[str, Any]:
-    """Return the arguments with which the master finds the tasks: a run, and the names of tasks or their state."""
+    """Return the arguments of the request to the master that select tasks: a run, and either ids of tasks or their state."""
     tasks, runs = read_subjects(master, subjects)
     numbers = dict.fromkeys(task.partition(".")[0] for task in tasks)
     if len(runs) + len(numbers) > 1:

@@ -62,7 +62,8 @@ LIST_ENDINGS = ("", ".txt", ".list", ".lst", ".tasks")
 
 
 class RunCommandLine(click.Command):
-    """Records whether ``--`` precedes the command: in ``run x.py``, x.py is a run file; in ``run -- x.py``, x.py is a program."""
+    """Records whether the user typed ``--`` before the command. In ``run x.py``, x.py is a run file. In ``run -- x.py``, x.py is a
+    program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -203,7 +204,7 @@ def run(context: click.Context, /, **options: Any) -> int:
     try:
         return run_request(request)
     finally:
-        line.clear()  # before an error message is printed
+        line.clear()  # an error message can follow
 
 
 def run_request(request: RunRequest) -> int:
@@ -254,8 +255,8 @@ def run_request(request: RunRequest) -> int:
 
 
 def _environment(request: RunRequest) -> dict[str, str]:
-    """Return the environment of the tasks. If the output of a single task is shown on a terminal while the task runs, a variable makes
-    Python programs write each line at once, as they do on a terminal."""
+    """Return the environment of the tasks. If a terminal shows the output of a single task during the task, a variable makes Python
+    programs write each line at once."""
     environment = dict(os.environ)
     if not request.is_sweep and sys.stdout.isatty():
         environment.setdefault("PYTHONUNBUFFERED", "1")
@@ -263,7 +264,7 @@ def _environment(request: RunRequest) -> dict[str, str]:
 
 
 def _warn_of_withheld(request: RunRequest, source: TaskSource) -> None:
-    """Print a note if the command or its script names a variable that the tasks do not get."""
+    """Print a note if the command or its script contains the name of a variable that the tasks do not get."""
     names = [] if request.quiet else withheld_variables(request, source.listed, os.environ)
     if names:
         what = f"{names[0]}: its name looks" if len(names) == 1 else f"{', '.join(names)}: their names look"
@@ -277,12 +278,12 @@ _DO = ("does", "do")
 
 
 def _show_reused(session: PoolSession, resume: Resumption, number: int, request: RunRequest) -> None:
-    """Print how many tasks have earlier results. With ``--explain-cache``, also print why the other tasks have none."""
+    """Print how many tasks got the results of earlier tasks. With ``--explain-cache``, also print why the other tasks run."""
     screen = Screen.of(sys.stderr)
     row = session.ask("run", run=number)
     if not request.silent:
         screen.line(f"Reused the results of {row['reused']:,} of {plural(row['tasks'], 'task')}.")
-    with suppress(BadInput):  # a master of the version before does not know the question
+    with suppress(BadInput):  # a master of the previous version does not know this request
         for other in session.ask("unfinished_equals", run=number):
             screen.line(
                 f"note: run {other['run']} has not ended, and {plural(other['tasks'], 'task')} of it {_DO[other['tasks'] > 1]} the same. "
@@ -311,7 +312,7 @@ def _refuse_list(program: str) -> None:
 
 @contextmanager
 def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Progress]:
-    """Show the number of submitted tasks. After Ctrl-C, print what happened to the run."""
+    """Show the number of submitted tasks during the submission. After Ctrl-C, print what happened to the run."""
     screen = _progress_screen(request.silent)
     line = DelayedStatusLine(screen, time.monotonic)
     opened: list[int] = []
@@ -336,14 +337,15 @@ def _uploading(request: RunRequest, count: int, title: str = "") -> Iterator[Pro
 
 
 def _progress_screen(silent: bool) -> Screen:
-    """Return a screen that shows progress lines on a terminal. If ``silent``, the screen shows no progress lines."""
+    """Return a screen for progress lines. It shows them on a terminal only, and never if ``silent`` is True."""
     screen = Screen.of(sys.stderr)
     screen.is_terminal = screen.is_terminal and not silent
     return screen
 
 
 def _show_detached(screen: Screen, number: int, count: int | None, request: RunRequest) -> None:
-    """Print the number of the run. ``count``: number of its tasks; None if an application manager creates them."""
+    """Print the number of a run that continues without this command. ``count``: number of its tasks; None if an application manager creates
+    them."""
     if request.as_json:
         screen.json({"run": number, "tasks": count, "state": "submitted"})
     elif request.quiet:
@@ -354,7 +356,7 @@ def _show_detached(screen: Screen, number: int, count: int | None, request: RunR
 
 
 def _show_end(screen: Screen, session: PoolSession, outcome: RunOutcome, request: RunRequest, live: LiveOutput | None = None) -> int:
-    """Print the outcome and return the exit status. ``live``: prints the rest of the output of a single task, instead of a summary."""
+    """Print the outcome and return the exit status. With ``live``, the rest of the output of the single task replaces the summary."""
     if request.report and not request.as_json and not outcome.left:
         show_report(screen, session, outcome.run)
     files = outcome.delivered.describe() if outcome.delivered is not None else ""
@@ -366,14 +368,14 @@ def _show_end(screen: Screen, session: PoolSession, outcome: RunOutcome, request
     if request.quiet and not request.as_json:
         return final_status(outcome, exit_status_of(outcome))
     status = show_outcome(screen, outcome, request.as_json)
-    # The outcome already shows where output files are.
+    # If there are output files, the outcome already shows where they are.
     if not request.report and not request.as_json and not outcome.left and not files and outcome.counts.get("done"):
         screen.line(f"Results:       pilotfish results {outcome.run}")
     return status
 
 
 def _limited_cores(session: PoolSession, request: RunRequest) -> int:
-    """Return the maximum number of cores that the run may use at the same time, or 0 for no limit. Print a note if the pool has fewer cores
+    """Return the maximum number of cores that the run uses at the same time, or 0 for no limit. Print a note if the pool has fewer cores
     than the user wants."""
     cores, note = limited_cores(session, request)
     if note and not request.silent:

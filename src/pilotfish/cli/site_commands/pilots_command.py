@@ -56,8 +56,8 @@ def pilots(words: tuple[str, ...], pool: str, as_json: bool) -> None:
 
 
 def _waited(row: dict[str, Any], now: float) -> float | None:
-    """Return the seconds from the request of a pilot until its first worker joined. If the pilot still waits, count until now. If it ended
-    without a worker, return None."""
+    """Return the seconds from the request of a pilot until its first worker joined, or until now if the pilot still waits. Return None if
+    the pilot ended without a worker."""
     # A master of the previous version sends rows without these times.
     until = row.get("joined_at") or (now if row["state"] in WAITING else None)
     return None if until is None or "requested_at" not in row else max(0.0, until - row["requested_at"])

@@ -56,7 +56,7 @@ for python in {PYTHONS}; do
 done
 exit 1
 """
-"""Shell script that finds Python as ``start.sh`` does and prints each Python that it tried."""
+"""Shell script that looks for Python in the same way as ``start.sh``, and prints each Python that it tries."""
 
 
 def check_site(name: str, *, no_pilot: bool, timeout: str, pool: str, as_json: bool) -> int:
@@ -106,7 +106,7 @@ def _check_description(name: str, note: Note) -> Site | None:
     except BadInput as error:
         note(CheckResult("description", BAD, str(error), error.hint))
         return None
-    real = path.resolve()  # if sites.toml is a symbolic link, the modes of its target count
+    real = path.resolve()  # sites.toml can be a symbolic link: the modes of its target matter
     if site.environment and real.stat().st_mode & 0o044 and real.parent.stat().st_mode & 0o011:
         note(CheckResult("description", DOUBTFUL, f"others may read {real} and the values of its variables", f"chmod 600 {real}"))
     elif site.paused:
@@ -117,7 +117,7 @@ def _check_description(name: str, note: Note) -> Site | None:
 
 
 async def _run_checks(name: str, site: Site, pool: str, note: Note) -> None:
-    """Run all checks except the test pilot. If a machine cannot be reached, the other checks are skipped."""
+    """Run all checks except the test pilot. If a machine cannot be reached, skip the remaining checks."""
     runner = runner_of(name, site, pool)
     try:
         reached = [await _check_reach(runner, place, note) for place in destinations(site)]
@@ -130,7 +130,7 @@ async def _run_checks(name: str, site: Site, pool: str, note: Note) -> None:
         for host in site.hosts or ("",):
             await _check_place(runner, host, note)
     finally:
-        # If a master runs, it may already use the connections opened here. Idle connections close by themselves.
+        # A running master possibly uses the connections that were opened here, so they stay open. An idle connection closes by itself.
         if not is_served(pool_home(pool).directory):
             await runner.close()
 
@@ -173,7 +173,7 @@ async def _check_programs(runner: CommandRunner, note: Note) -> None:
 
 
 async def _check_answer(runner: CommandRunner, note: Note) -> None:
-    """Check that the batch system answers a search for a pilot batch that does not exist."""
+    """Check that the batch system answers: search for a pilot batch that does not exist."""
     backend: Backend = plugins.load("backends", runner.site.backend)()
     for exchange in backend.find(runner.site, UNKNOWN_BATCH):
         began = time.monotonic()
@@ -237,7 +237,7 @@ async def _check_clock(runner: CommandRunner, host: str, check: str) -> CheckRes
     if not output or not output[-1].isdigit():
         return CheckResult(check, DOUBTFUL, f"it could not be read: {answer.complaint()}", "Try it by hand: date +%s")
     there = int(output[-1])
-    # ``date`` gives whole seconds, and it ran at some time between ``before`` and ``after``.
+    # ``date`` prints whole seconds. It ran at an unknown time between ``before`` and ``after``.
     skew_s = there - after if there > after else min(0.0, there + 1 - before)
     if abs(skew_s) > SKEW_S:
         ahead = "ahead of" if skew_s > 0 else "behind"
@@ -247,7 +247,8 @@ async def _check_clock(runner: CommandRunner, host: str, check: str) -> CheckRes
 
 
 async def _check_python(runner: CommandRunner, host: str, check: str) -> CheckResult:
-    """Run the site's ``setup`` lines, then find Python as a pilot does. The nodes may have another Python, which the test pilot reports."""
+    """Run the site's ``setup`` lines, then look for Python in the same way as a pilot. The nodes possibly have a different Python. The test
+    pilot reports that one."""
     site = runner.site
     chosen = [f"PILOTFISH_PYTHON={shlex.quote(site.python)}"] if site.python else []
     answer = await _ask(runner, host, "sh", "-s", stdin="\n".join(["exec 3>&1 >&2", *site.setup, *chosen, FIND_PYTHON]))

@@ -1,4 +1,4 @@
-"""Implements the subcommands of site. The subcommands that change sites edit ``sites.toml``. Users may edit this file, too."""
+"""Implements the subcommands of site. Some subcommands change ``sites.toml``. Users can also edit this file themselves."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ LIST_COLUMNS = (
     Column("WALLTIME", lambda row: show_seconds(row[1].walltime_s) if row[1].walltime_s else "-", right=True),
     Column("NOTE", lambda row: "paused" if row[1].paused else "", elastic=True),
 )
-"""Columns of ``site list``. A row is the name and the description of a site."""
+"""Columns of ``site list``. Each row is a pair: the name and the description of a site."""
 
 
 class SiteGroup(SuggestingGroup):
-    """Lists the subcommands in the order of their definition."""
+    """A group that lists its subcommands in the order of their definition."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -140,7 +140,7 @@ def set_keys(name: str, changes: tuple[str, ...]) -> None:
 
 
 def _edit(name: str, change: Any) -> list[str]:
-    """Change the table of a site in ``sites.toml``, if the new table is valid. Return the changes in words."""
+    """Change the table of a site in ``sites.toml``. Write nothing if the new table is not valid. Return a description of each change."""
     path = sites_path()
     with editing(path):
         before = site_keys.table_of(name, path)

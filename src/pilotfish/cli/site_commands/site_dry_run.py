@@ -1,4 +1,4 @@
-"""Shows the exact commands for one pilot, runs a command of the user at a site, and logs in to a site."""
+"""Functions for single actions at a site: show the exact commands for one pilot, run a command of the user, log in."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ TIMEOUT_S = 60.0
 
 
 class SiteUnreachable(PilotfishError):
-    """A machine of a site could not be reached through ssh, or refused the login."""
+    """A machine of a site could not be reached by ssh, or it refused the login."""
 
     code = "P3200"
 
 
 def _digest(pool: str) -> str:
-    """Return the digest of the pool's secret. Names of pilot batches contain this digest. If the pool does not exist yet, return zeros."""
+    """Return the digest of the pool's secret, which is a part of the names of pilot batches. Return zeros if the pool does not exist
+    yet."""
     from pilotfish.store.keyring import open_keyring, pool_digest
 
     directory = pool_home(pool).directory
@@ -49,7 +50,7 @@ def with_environment(site: Site, command: Command) -> Command:
 
 
 def as_typed(site: Site, command: Command) -> str:
-    """Format a command and its input for a shell, so that a user can copy it."""
+    """Return a command and its input as one shell command that a user can copy."""
     destination, text = command.at or site.via, shlex.join(command.argv)
     if destination:
         text = f"ssh {shlex.quote(destination)} {shlex.quote(text)}"
@@ -125,7 +126,7 @@ def destinations(site: Site) -> list[str]:
 
 
 def runner_of(name: str, site: Site, pool: str) -> CommandRunner:
-    """Return a command runner that shares the connections of the pool's master."""
+    """Return a command runner that uses the same ssh connections as the master of the pool."""
     directory: Path = pool_home(pool).directory
     return CommandRunner(name, site, control_directory(directory))
 

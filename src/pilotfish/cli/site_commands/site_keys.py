@@ -18,11 +18,11 @@ from pilotfish.model.site import Site
 Table = dict[str, Any]
 YES, NO = ("true", "yes", "on"), ("false", "no", "off")
 COMMA_LISTS = ("hosts",)
-"""Keys whose value is a list that may be written with commas. No element of such a list contains a comma."""
+"""Keys whose value is a list that users can write with commas. This is possible because no element of such a list contains a comma."""
 
 
 def table_of(name: str, path: Path) -> Any:
-    """Return the table of a site in ``sites.toml``. The table is not checked: it may be invalid, or not even a table."""
+    """Return the table of a site in ``sites.toml`` without a check. The returned value can be invalid, or not even a table."""
     tables = read_tables(path)
     if name not in tables:
         raise unknown_site(name, list(tables))
@@ -30,7 +30,7 @@ def table_of(name: str, path: Path) -> Any:
 
 
 def apply_changes(name: str, table: Table, assignments: Iterable[str]) -> Table:
-    """Return the table of ``sites.toml`` after all ``KEY=VALUE`` changes. An empty value restores the default."""
+    """Return the table of a site after all ``KEY=VALUE`` changes. An empty value restores the default."""
     after = dict(table)
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -38,11 +38,11 @@ def apply_changes(name: str, table: Table, assignments: Iterable[str]) -> Table:
         if not equals or not key:
             raise BadInput(f"{assignment!r} is not KEY=VALUE", f"write it like this: pilotfish site set {name} max_pilots=8")
         if key in after and not part and not text:
-            # A key that Pilotfish does not know can be removed too.
+            # Unknown keys can be removed, too.
             del after[key]
             continue
         key = key.replace("-", "_")
-        key = "period" if key == "poll_interval" else key  # the option of site add has this name
+        key = "period" if key == "poll_interval" else key  # the option of site add is named --poll-interval
         if key not in SITE_KEYS:
             hint = did_you_mean(key, SITE_KEYS) or f"Known are: {', '.join(SITE_KEYS)}"
             raise BadInput(f"site {name}: there is no key {key!r}", hint)
@@ -62,7 +62,7 @@ def _with_part(before: Any, part: str, text: str) -> Table:
 
 
 def read_value(name: str, key: str, text: str) -> Any:
-    """Read a value of the type that the key requires. Sizes and durations stay as the user typed them."""
+    """Convert ``text`` to the type that the key requires. Sizes and durations stay as the user typed them."""
     kind, field = VALUE_TYPES[key], f"site {name}: {'poll_interval' if key == 'period' else key}"
     if not text:
         return None
@@ -94,7 +94,8 @@ def _number(text: str, otherwise: Any) -> Any:
 
 
 def _read_list_or_table(field: str, kind: Any, key: str, text: str) -> Any:
-    """Read a list or table in TOML. For a list, brackets may be omitted: ``a`` means ["a"]. Some keys also accept ``a,b``."""
+    """Read a list or table that is written in TOML. A list can be written without brackets: ``a`` means ["a"]. For some keys, ``a,b`` means
+    ["a", "b"]."""
     if text[0] in "[{":
         try:
             return tomllib.loads(f"value = {text}")["value"]
@@ -110,7 +111,7 @@ def _example(kind: Any, key: str) -> str:
 
 
 def pairs(option: str, assignments: Iterable[str]) -> dict[str, str]:
-    """Read ``K=V`` pairs of a repeatable option."""
+    """Read the ``K=V`` pairs of an option that can be repeated."""
     found: dict[str, str] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
@@ -121,7 +122,7 @@ def pairs(option: str, assignments: Iterable[str]) -> dict[str, str]:
 
 
 def without_values(site: Site) -> Site:
-    """Return the site without the values of its environment variables: values may be secrets, and users copy printed text."""
+    """Return the site without the values of its environment variables. These values can be secrets, and users copy printed text."""
     return msgspec.structs.replace(site, environment=dict.fromkeys(site.environment, HIDDEN))
 
 

@@ -13,8 +13,8 @@ from pilotfish.model.site import LOCAL
 
 
 def notify_masters(released: str = "") -> int:
-    """Ask all running masters, except those of temporary pools, to read ``sites.toml`` again. Return the number of these masters.
-    ``released``: name of a held site to release."""
+    """Ask all running masters to read ``sites.toml`` again, except the masters of temporary pools. Return the number of asked masters.
+    ``released``: name of a held site that gets pilots again."""
     from pilotfish.client.pools import find_pools
 
     count = 0
@@ -33,7 +33,7 @@ def notify_masters(released: str = "") -> int:
 
 
 def add_pilots(words: Sequence[str], pool: str, as_json: bool) -> None:
-    """Request N pilots for ``pilots add SITE [N]``, even if no tasks wait."""
+    """Request N pilots for ``pilots add SITE [N]``, even if no task is waiting."""
     first, *rest = words
     if first != "add" or not 1 <= len(rest) <= 2:
         raise BadInput(f"pilots {' '.join(words)}: not understood", "Write it like this: pilotfish pilots add SITE 2")

@@ -1,4 +1,4 @@
-"""Implements sites, which shows the pilots, queue waits and failures of each site."""
+"""Implements sites: shows the pilots, queue waits and failures of each site."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sites(pool: str, as_json: bool) -> None:
     master = connect_if_served(pool)
     configured = read_sites(sites_path())
     show_invalid_sites(configured)
-    # If a master has never submitted a pilot, it reports no sites.
+    # A master that has never submitted a pilot reports no sites.
     rows = (master.ask("sites") if master is not None else []) or configured_rows(configured)
     if as_json:
         screen.json(rows)
@@ -71,7 +71,8 @@ def show_invalid_sites(sites: SiteTable) -> None:
 
 
 def configured_rows(configured: SiteTable) -> list[Row]:
-    """Return a row per configured site with a valid description. Without a master, nothing is known about the pilots of these sites."""
+    """Return a row for each configured site with a valid description. The rows contain no pilots, because only a master knows the
+    pilots."""
     return [
         _row(LOCAL, LOCAL, "ready"),
         *(_row(name, site.backend, "paused" if site.paused else "ready", site.via) for name, site in configured.items()),

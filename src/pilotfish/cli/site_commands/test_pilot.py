@@ -29,7 +29,7 @@ POLL_S = 0.2
 MAX_POLL_S = 1.0
 RELEASE_TIMEOUT_S = 10.0
 PERMANENT_AFTER_S = 5.0
-"""Seconds after which a hopeless reason for waiting counts as permanent."""
+"""The test fails when a reason that makes waiting useless has lasted this many seconds."""
 QUERY_INTERVAL_S = 3.0
 QUERY_TIMEOUT_S = 10.0
 ENDING = "ending"
@@ -38,7 +38,7 @@ REASON = "it was only a test"
 
 
 def check_pilot(name: str, site: Site, pool: str, timeout_s: float, waiting: InterruptibleWait) -> CheckResult:
-    """Request a pilot, wait for its worker, and withdraw the pilot. If the site has no room for another pilot, request none."""
+    """Request a pilot, wait for its worker, and withdraw the pilot. If the site already has its maximum number of pilots, request none."""
     try:
         master = connect(pool, start=True)
         master.ask("sites_reread")
@@ -79,7 +79,7 @@ class TestPilot:
     queue_status: dict[str, Any] | None = None
     commands: list[str] = field(default_factory=list)
     since: float = 0.0
-    """Time at which ``description`` changed last."""
+    """Time of the last change of ``description``."""
 
     def judge(self, timeout_s: float, waiting: InterruptibleWait) -> CheckResult:
         while True:
@@ -97,7 +97,7 @@ class TestPilot:
             time.sleep(min(MAX_POLL_S, POLL_S + self._elapsed_s / 50))
 
     def withdraw(self) -> None:
-        """Withdraw the pilot: cancel a queued pilot, or end a running pilot. If the pilot has ended, nothing happens."""
+        """Withdraw the pilot: cancel it if it is queued, or end it if it is running. Do nothing if the pilot has ended."""
         self.master.ask("pilots_withdraw", pilots=[self.pilot], reason=REASON)
 
     @property
@@ -120,7 +120,8 @@ class TestPilot:
         return next((row for row in self.master.ask("status")["pilots"] if row["pilot"] == self.pilot), None)
 
     def _ask_about_pilot(self, *, at_once: bool = False) -> None:
-        """Ask the master for the status of the pilot. If there is no status yet, query the queue: at intervals, or now if ``at_once``."""
+        """Ask the master for the status of the pilot. If the master has no status yet, query the queue of the site. This query is repeated
+        at intervals only; with ``at_once``, it is done now."""
         try:
             answer = self.master.ask("why", pilot=self.pilot)
         except BadInput:
@@ -153,18 +154,19 @@ class TestPilot:
         return CheckResult(CHECK, GOOD, text)
 
     def _other_python(self, info: dict[str, Any]) -> str:
-        """Return a remark if the pilot did not use the configured Python. This is no error: the configured path may be a script."""
+        """Return a remark if the pilot did not use the configured Python. This is no error, because the configured path can be a script
+        that starts a different Python."""
         configured, used = self.site.python, str(info.get("executable", ""))
         if not configured.startswith("/") or not used or os.path.normpath(configured) == os.path.normpath(used):
             return ""
         return f" (with Python {info.get('python', '')} {used}, not {configured})"
 
     def _not_listed(self) -> CheckResult:
-        """Explain why the master no longer lists the pilot: it failed, ended, or was removed from the queue."""
+        """Explain why the master no longer lists the pilot: the pilot failed, ended, or was removed from the queue."""
         elapsed = duration(self._elapsed_s)
         try:
             end = self.master.ask("why", pilot=self.pilot)["end"] or {}
-        except BadInput:  # the master keeps only the last events of a site
+        except BadInput:  # the master has already dropped the events of this pilot
             end = {}
         if end.get("kind") == SUCCEEDED:
             return CheckResult(CHECK, GOOD, f"{self.pilot} started, reached the master, and was released after {elapsed}")
@@ -199,7 +201,8 @@ class TestPilot:
         return CheckResult(CHECK, state, f"{sent} for {elapsed}: {row['trouble']}; it was withdrawn", fix)
 
     def _useful_commands(self, commands: Any, job: str) -> list[str]:
-        """Return the commands that neither repeat this check nor name the withdrawn batch job ``job``."""
+        """Return the commands that are useful after this check. A command that repeats this check, or names the withdrawn batch job
+        ``job``, is left out."""
         idle = ("pilotfish sites", f"pilotfish doctor {self.name}", f"pilotfish pilots add {self.name} 1")
         return [command for command in commands if command not in idle and not (job and shlex.quote(job) in command.split())]
 
@@ -209,7 +212,7 @@ def _row(master: PoolSession, name: str) -> dict[str, Any]:
 
 
 async def _query_queue(name: str, site: Site, pool: str, job: str) -> JobStatus | None:
-    """Query the queue for a batch job. Leave the connection open, because the master uses it, too."""
+    """Query the queue for a batch job. The connection stays open, because the master uses it, too."""
     runner = runner_of(name, site, pool)
     backend: Backend = plugins.load("backends", site.backend)()
     for exchange in backend.query(site, [job]):
@@ -226,17 +229,18 @@ async def _query_queue(name: str, site: Site, pool: str, job: str) -> JobStatus 
 SHOWN = 3
 FOR_SSH = ("SSH_AUTH_SOCK", "KRB5CCNAME")
 MISSING = re.compile(r"no such command|not found")
-"""Matches errors that a different PATH may cause."""
+"""Matches error messages that a different PATH can cause."""
 
 
 def fix_for_other_variables(master: PoolSession, name: str, site: Site, complaint: str) -> str:
-    """Return a fix if a difference between the variables of the master and of this shell may explain ``complaint``. Otherwise return ""."""
+    """Compare the environment variables of the master and of this shell. Return a fix if a difference between them possibly explains
+    ``complaint``. Otherwise return ""."""
     theirs = _variables_of(master)
     if theirs is None:
         return ""
     ours = without_secrets(os.environ)
     names = [variable for variable in sorted(ours.keys() | theirs.keys()) if ours.get(variable) != theirs.get(variable)]
-    # For a remote site, only the variables that ssh itself reads have an effect.
+    # For a remote site, only variables that ssh itself reads can make a difference.
     beginnings = FOR_SSH if site.via or site.hosts else plugins.traits(site.backend).variables
     found = [variable for variable in names if variable.startswith(beginnings) and variable not in site.environment]
     if not found and "PATH" in names and not site.via and MISSING.search(complaint):

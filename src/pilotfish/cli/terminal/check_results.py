@@ -1,4 +1,4 @@
-"""Prints the results of ``doctor`` and ``doctor SITE``, and defines the limits that both commands check."""
+"""Prints the results of checks, and defines limits. ``doctor`` and ``doctor SITE`` use both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
 MARKS = {GOOD: ("✓", "green"), DOUBTFUL: ("!", "yellow"), BAD: ("✗", "red")}
 ASCII_MARKS = {GOOD: "ok", DOUBTFUL: "!!", BAD: "BAD"}
 LOW_SPACE_BYTES = 1 << 30
-"""If fewer bytes than this are free, the disk is doubtful."""
+"""If fewer bytes than this are free, the check of the disk gives a warning."""
 MIN_SPACE_BYTES = 64 << 20
-"""If fewer bytes than this are free, the disk is bad."""
+"""If fewer bytes than this are free, the check of the disk fails."""
 MIN_INODES = 10_000
 MIN_DESCRIPTORS = 1024
 MIN_PROCESSES = 256
@@ -26,13 +26,13 @@ class CheckResult:
     fix: str = ""
 
     def as_data(self) -> dict[str, str]:
-        """Return the result for JSON, where the fix has the key ``cure``."""
+        """Return the result as data for JSON. In JSON, the key of the fix is ``cure``."""
         return {"check": self.check, "state": self.state, "text": self.text, "cure": self.fix}
 
 
 def judge_space(free: int | None, inodes: int | None) -> str:
-    """Return the state of a disk from its free bytes and inodes. None means unknown. 0 inodes mean that the file system does not count
-    inodes."""
+    """Return the state of a disk with this many free bytes and inodes. None means unknown. A file system that does not count inodes reports
+    0 inodes."""
     if free is not None and free < MIN_SPACE_BYTES:
         return BAD
     is_low = (free is not None and free < LOW_SPACE_BYTES) or (inodes is not None and 0 < inodes < MIN_INODES)

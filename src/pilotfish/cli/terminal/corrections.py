@@ -1,4 +1,4 @@
-"""Corrects the typed command line, so that an error message can show a command that works."""
+"""Corrects mistakes in a command line, so that an error message can show a command that works."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pilotfish.model.states import TASK_STATES
 
 
 def corrected_command(group: click.Group, arguments: Sequence[str], hint: str) -> str:
-    """Returns the typed command without the mistake. Returns an empty text if the wrong word does not occur exactly once, or if the parser
-    refuses the corrected command too."""
+    """Returns the typed command without the mistake. Returns an empty text if the wrong word is missing or occurs several times, or if the
+    parser refuses the corrected command, too."""
     words = _corrected_words(arguments, hint) if isinstance(hint, Correction) and hint.wrong else []
     return shlex.join(["pilotfish", *words]) if words and _is_accepted(group, words) else ""
 
 
 def _corrected_words(arguments: Sequence[str], hint: Correction) -> list[str]:
-    # After ``--``, the words belong to the program of the user.
+    # Words after ``--`` belong to the program of the user, so they are not corrected.
     end = arguments.index("--") if hint.wrong.startswith("-") and "--" in arguments else len(arguments)
     typed, others = list(arguments[:end]), arguments[end:]
     if hint.words:
@@ -55,7 +55,8 @@ def _is_accepted(group: click.Group, words: Sequence[str]) -> bool:
 
 
 def _slurm_minutes(text: str) -> str:
-    """Writes a time limit of Slurm as a duration: ``10`` are minutes, ``10:30`` are minutes and seconds, ``1-12`` are days and hours."""
+    """Converts a time limit of Slurm to a duration. ``10`` means 10 minutes, ``10:30`` 10 minutes and 30 seconds, ``1-12`` 1 day and 12
+    hours."""
     for pattern, shown in ((r"(\d+)", r"\1m"), (r"(\d+):(\d+)", r"\1m\2s"), (r"(\d+)-(\d+)", r"\1d\2h")):
         if re.fullmatch(pattern, text):
             return re.sub(pattern, shown, text)
@@ -67,7 +68,7 @@ def _slurm_megabytes(text: str) -> str:
 
 
 def _array(text: str) -> str | None:
-    """Writes the indices of a job array as a parameter: ``1-3,8`` as ``i=1..3,8``, and ``1-10:2`` as ``i=1:10:2``."""
+    """Converts the indices of a job array to a parameter: ``1-3,8`` to ``i=1..3,8``, and ``1-10:2`` to ``i=1:10:2``."""
     if stepped := re.fullmatch(r"(\d+)-(\d+):(\d+)", text):
         return "i=" + ":".join(stepped.groups())
     return "i=" + re.sub(r"(\d+)-(\d+)", r"\1..\2", text) if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text) else None
@@ -78,7 +79,7 @@ def _as_typed(text: str) -> str:
 
 
 Conversion = Callable[[str], str | None]
-"""Converts a value. Returns None if the value cannot be written for Pilotfish."""
+"""A function that converts a value of a different program. It returns None if Pilotfish has no such value."""
 OPTIONS_ELSEWHERE: dict[str, tuple[str, Conversion]] = {
     **dict.fromkeys(("-j", "--jobs", "-P", "--max-procs", "--processes"), ("--local-cores", _as_typed)),
     **dict.fromkeys(("-c", "--cpus-per-task", "--cpus", "-n", "--ntasks", "--ntasks-per-node"), ("--cores", _as_typed)),
@@ -93,15 +94,15 @@ OPTIONS_ELSEWHERE: dict[str, tuple[str, Conversion]] = {
     **dict.fromkeys(("--dryrun", "--just-print"), ("--dry-run", _as_typed)),
     **dict.fromkeys((f"--{state}" for state in TASK_STATES), ("--state", _as_typed)),
 }
-"""Options of GNU parallel, xargs, make and Slurm, with the option of Pilotfish that has the same purpose, and the conversion of the value.
-The states of tasks are values of ``--state``."""
+"""Options of GNU parallel, xargs, make and Slurm. Each option has the option of Pilotfish with the same purpose, and the conversion of its
+value. Names of task states are values of ``--state``."""
 SITE_OPTIONS = frozenset({"-p", "--partition", "-q", "--qos", "--queue", "-A", "--account"})
-"""Options of batch systems that Pilotfish has as keys of a site, such as ``queue``."""
+"""Options of batch systems that are no options of Pilotfish, but keys of a site, such as ``queue``."""
 
 
 def suggest_option(name: str, known: Sequence[click.Parameter], elsewhere: Collection[str], arguments: Sequence[str]) -> str:
     """Returns a hint for an unknown option. ``known``: the parameters of the command. ``elsewhere``: the options of ``pilotfish run``,
-    which are not taken for typing errors. Returns an empty text if the option is not known from other programs and no option is similar."""
+    which do not count as typing errors. Returns an empty text if no other program has the option and no known option is similar."""
     options = {option: parameter for parameter in known for option in parameter.opts if option.startswith("-")}
     ours, convert = OPTIONS_ELSEWHERE.get(name, ("", _as_typed))
     if ours in options:
@@ -126,7 +127,7 @@ def _replaced_option(name: str, ours: str, convert: Conversion, parameter: click
         if word == name:
             value = convert(after)
             return hint if value is None else Correction(hint, name, "", (ours, value), 2)
-        # In ``-j2``, the value follows the letter without a space.
+        # In ``-j2``, there is no space between the letter and the value.
         joined = word[len(name) :] if word.startswith(name) and (len(name) == 2 or word[len(name)] == "=") else ""
         if joined:
             value = convert(joined.removeprefix("="))
@@ -135,7 +136,7 @@ def _replaced_option(name: str, ours: str, convert: Conversion, parameter: click
 
 
 def correct_value(parameter: click.Parameter, arguments: Sequence[str], hint: str) -> str:
-    """Adds a valid value of the option to the hint. Returns the hint unchanged if no value is known to be valid."""
+    """Adds a valid value of the option to the hint. If no valid value is known, returns the hint unchanged."""
     given = _given_value(parameter, arguments)
     valid = None if given is None else _valid_value(parameter.type, given, parameter.default)
     return hint if given is None or valid is None else Correction(hint, given, valid)

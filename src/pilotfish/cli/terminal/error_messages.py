@@ -54,14 +54,15 @@ KNOWN_ELSEWHERE = {
     "output": "logs",
     "pool": "pools",
 }
-"""Names of commands of other programs, with the command of Pilotfish that does the same."""
+"""Maps commands of other programs to the command of Pilotfish that does the same."""
 DESTRUCTIVE = frozenset({"stop", "cancel", "forget", "gc"})
 
 
 def suggest_command(name: str, known: Iterable[str]) -> str:
     """Returns a hint with the command that the user probably meant. Returns an empty text if no command is similar.
 
-    A command that stops or deletes something is suggested only if the typed name has the same first letter: ``top`` does not mean ``stop``.
+    If a command stops or deletes something, it is suggested only for a name with the same first letter. So ``stop`` is not suggested for
+    ``top``.
     """
     names = list(known)
     ours = KNOWN_ELSEWHERE.get(name, "").split()
@@ -71,7 +72,7 @@ def suggest_command(name: str, known: Iterable[str]) -> str:
 
 
 class SuggestingGroup(click.Group):
-    """A group of commands that suggests the nearest command for an unknown command."""
+    """A group of commands. If the user types an unknown command, the group suggests the most similar one."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name, known = args[0], self.list_commands(ctx)
@@ -83,12 +84,12 @@ class SuggestingGroup(click.Group):
 
 @dataclass(frozen=True, slots=True)
 class ErrorExplanation:
-    """Holds the meaning of a code, and the commands to suggest if the error has no hint."""
+    """The meaning of a code, and the commands to suggest if an error with this code has no hint."""
 
     meaning: str
     commands: tuple[str, ...]
     adds_detail: bool = True
-    """Whether the meaning says more than the message of the error."""
+    """Whether the meaning adds something to the message of the error."""
 
 
 EXPLANATIONS: dict[str, ErrorExplanation] = {
@@ -157,7 +158,7 @@ def exit_status(error: PilotfishError) -> int:
 
 
 def show_error(error: PilotfishError, as_json: bool = False, corrected: str = "") -> None:
-    """Prints an error with its fix. ``corrected`` is the typed command without the mistake, if it is known."""
+    """Prints an error with its fix. ``corrected``: the typed command without the mistake, or an empty text."""
     screen = Screen.of(sys.stderr)
     explanation = EXPLANATIONS.get(error.code, EXPLANATIONS["P1000"])
     if as_json:

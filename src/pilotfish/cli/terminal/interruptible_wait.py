@@ -1,4 +1,4 @@
-"""Lets a command wait with a status line, and clean up after Ctrl-C."""
+"""Lets a command show a status line while it waits, and clean up after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class InterruptibleWait:
 
     @property
     def status(self) -> int:
-        """The exit status: 128 plus the number of the signal that ended the wait; 0 if no signal came."""
+        """The exit status: 128 plus the number of the signal that ended the wait, or 0 if no signal came."""
         return 128 + self._signal if self._signal else 0
 
     def show(self, text: str) -> None:
@@ -41,7 +41,7 @@ class InterruptibleWait:
 
     def __enter__(self) -> InterruptibleWait:
         if threading.current_thread() is threading.main_thread():
-            # A signal that was ignored before stays ignored: nohup and background jobs of a shell rely on this.
+            # Signals that this process already ignores stay ignored: nohup and background jobs of a shell rely on this.
             for number in SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._note)

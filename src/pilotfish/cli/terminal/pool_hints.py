@@ -1,6 +1,6 @@
-"""Adds ``--pool NAME`` to printed commands, so that a copied command acts on the same pool.
+"""Adds ``--pool NAME`` to printed commands, so that a command that the user copies acts on the same pool.
 
-``Screen.line`` and ``Screen.json`` call this module. Table cells are not changed, because they contain text of the user.
+``Screen.line`` and ``Screen.json`` call this module. Cells of tables are not changed, because they contain text of the user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMMAND_KEYS = ("commands", "cure", "hint")
 
 _pool: str | None = None
 _loaded: dict[str, None] = {}
-"""Loaded plug-in commands that have an option ``--pool``."""
+"""Plug-in commands that are loaded and that have an option ``--pool``."""
 
 
 def commands_with_pool() -> list[str]:
@@ -36,7 +36,7 @@ def register_pool_command(name: str) -> None:
 
 
 def set_hint_pool(pool: str | None) -> None:
-    """Set the pool that ``with_pool`` adds. At the start of each command, the pool is None, and nothing is added."""
+    """Set the pool that ``with_pool`` adds. With None, nothing is added. Each command starts with None."""
     global _pool
     _pool = pool
     if pool is None:
@@ -44,8 +44,8 @@ def set_hint_pool(pool: str | None) -> None:
 
 
 def with_pool(text: str) -> str:
-    """Add ``--pool`` to the Pilotfish commands in the text. Change nothing if this command uses the default pool and PILOTFISH_POOL names
-    no other pool."""
+    """Add ``--pool`` to the Pilotfish commands in the text, if they need it. They do not need it if this command uses the default pool and
+    PILOTFISH_POOL names no other pool."""
     if _pool is None or _pool == DEFAULT_POOL == (os.environ.get(POOL_VARIABLE) or DEFAULT_POOL):
         return text
     option = f"--pool {shlex.quote(_pool)}"
@@ -54,8 +54,8 @@ def with_pool(text: str) -> str:
 
 
 def with_pool_in_data(data: Any, is_command: bool = False) -> Any:
-    """Add ``--pool`` to the commands in JSON data. A text is a command if it is under a key in ``COMMAND_KEYS``, or if ``is_command`` is
-    True."""
+    """Add ``--pool`` to the commands in JSON data. Texts under the keys in ``COMMAND_KEYS`` are commands. With ``is_command``, ``data``
+    itself is a command."""
     if isinstance(data, dict):
         return {name: with_pool_in_data(value, is_command or name in COMMAND_KEYS) for name, value in data.items()}
     if isinstance(data, list | tuple):

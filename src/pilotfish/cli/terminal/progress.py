@@ -1,7 +1,7 @@
 """Draws progress lines.
 
-On a terminal, the line is redrawn in place. If the output is not a terminal but, for example, a log file, a new line is written at
-intervals. The clock is a parameter, so that tests control the time.
+On a terminal, the line is redrawn in place. For other outputs, such as a log file, a new line is written at intervals. The clock is a
+parameter, so that tests control the time.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ RATE_WINDOW_S = 20.0
 MIN_SAMPLE_S = 0.5
 BAR_CELLS = 24
 READING_S = 0.5
-"""Seconds after which the progress of hashing an input is shown."""
+"""If hashing an input takes longer than this many seconds, its progress is shown."""
 
 
 class RateEstimate:
-    """Estimates the work per second from the last seconds only, so that the estimate follows the current rate."""
+    """Estimates the work per second. It uses only the last seconds, so that the estimate follows the current rate."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._samples: deque[tuple[float, float]] = deque([(clock(), 0.0)])
 
     def begin(self, elapsed_s: float, done: float) -> None:
-        """Record that ``done`` work took ``elapsed_s`` before this command started, so that a rate is known immediately."""
+        """Record the work before the start of this command: ``done`` work in ``elapsed_s`` seconds. So a rate is known at once."""
         now = self._clock()
         self._samples = deque([(now - elapsed_s, 0.0), (now, done)])
 
@@ -48,7 +48,7 @@ class RateEstimate:
 
 
 class RunProgress:
-    """The progress line of one run. ``done`` counts all ended tasks, including the failed tasks that ``failed`` counts."""
+    """The progress line of one run. ``done``: number of ended tasks, including failed tasks. ``failed``: number of failed tasks."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float], total: int = 0) -> None:
         self.total = total
@@ -83,7 +83,7 @@ class RunProgress:
         return (self.work_done, self.work_total) if self.work_total else (float(self.done), float(self.total))
 
     def remaining_s(self) -> float | None:
-        """Return the estimated seconds until the end of the run; None if no task has ended yet."""
+        """Return the estimated seconds until the end of the run, or None if no task has ended yet."""
         done, total = self._amount()
         per_second = self._speed.per_second(done)
         if self.done < 1 or per_second <= 0 or not total:
@@ -132,8 +132,8 @@ class RunProgress:
 
 
 class DelayedStatusLine(StatusLine):
-    """A status line for work that may take long. It appears when ``show`` is called ``delay_s`` seconds or more after the first call of
-    ``show``, and only on a terminal."""
+    """A status line for work that can take long. It appears only on a terminal, and only ``delay_s`` seconds after the first call of
+    ``show``."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float], delay_s: float = REDRAW_S) -> None:
         super().__init__(screen)
@@ -142,7 +142,7 @@ class DelayedStatusLine(StatusLine):
         self._draw_at = 0.0
 
     def show(self, text: Callable[[], str]) -> None:
-        """Draw the text, if the delay has passed and the line was not drawn in the last ``REDRAW_S`` seconds."""
+        """Draw the text. Do nothing before the delay has passed, or if the line was drawn less than ``REDRAW_S`` seconds ago."""
         if not self._screen.is_terminal:
             return
         now = self._clock()
@@ -154,7 +154,7 @@ class DelayedStatusLine(StatusLine):
 
 
 def show_hashing(line: DelayedStatusLine, path: str, done: int, size: int) -> None:
-    """Show how much of a large input is hashed. Inputs are hashed before submission."""
+    """Show how much of a large input has been hashed. Inputs are hashed before submission."""
     line.show(lambda: f"reading {clean(os.path.basename(path))}: {100 * done // max(1, size)} %, {show_bytes(done)} of {show_bytes(size)}")
     if done >= size:
         line.clear()

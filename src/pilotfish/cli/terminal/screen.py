@@ -40,7 +40,7 @@ STATE_COLOURS = {
 
 
 def clean(text: object) -> str:
-    r"""Return the text on one line, with visible control characters: an escape becomes ``\x1b``."""
+    r"""Return the text as one line in which control characters are visible. For example, an escape becomes ``\x1b``."""
     shown = str(text)
     if shown.isprintable():
         return shown
@@ -79,7 +79,7 @@ def cut(text: str, width: int) -> str:
 
 @dataclass(slots=True)
 class Screen:
-    """An output stream, with its width and whether it can show colours."""
+    """An output stream. It knows its width, and whether it can show colours."""
 
     stream: TextIO
     is_terminal: bool
@@ -90,7 +90,7 @@ class Screen:
     def of(cls, stream: TextIO | None = None) -> Screen:
         stream = stream or sys.stdout
         is_terminal = stream.isatty()
-        # See https://no-color.org: any value that is not empty switches colours off.
+        # Any value of NO_COLOR that is not empty switches colours off: see https://no-color.org.
         coloured = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return cls(stream, is_terminal, coloured, shutil.get_terminal_size((100, 24)).columns if is_terminal else 0)
 
@@ -99,11 +99,11 @@ class Screen:
         return (self.stream.encoding or "").lower().replace("-", "") == "utf8"
 
     def line(self, text: str = "") -> None:
-        """Write one line of text, and add ``--pool`` to the commands in it. The caller must clean text of the user."""
+        """Write one line of text, and add ``--pool`` to the commands in the text. The caller must call ``clean`` on text of the user."""
         self._write(with_pool(text))
 
     def _write(self, text: str) -> None:
-        """Write one line. Characters that the encoding of the stream lacks are replaced, because an error would hide the line."""
+        """Write one line. Replace characters that the encoding of the stream does not have, because an error would hide the whole line."""
         encoding = self.stream.encoding
         if not text.isascii() and encoding and not self.is_utf8:
             text = text.encode(encoding, "replace").decode(encoding)
@@ -132,13 +132,13 @@ class Screen:
             self._write(f"{self.paint(name.ljust(longest), 'dim')}  {value}")
 
     def json(self, data: Any) -> None:
-        """Write one JSON document in ASCII, so that it is safe on any terminal."""
+        """Write one JSON document. It is in ASCII, so that it is safe on any terminal."""
         self._write(json.dumps(with_pool_in_data(data), indent=2 if self.is_terminal else None, default=str))
 
     def csv(self, rows: Iterable[Sequence[object]]) -> None:
         """Write lines of CSV. On a terminal, control characters are escaped. Files and pipes get the text unchanged."""
         line = io.StringIO(newline="")
-        # Before Python 3.13, csv quotes line breaks only if the line terminator has them.
+        # Before Python 3.13, csv quotes "\r" and "\n" in a value only if the line terminator contains them.
         writer = csv.writer(line, lineterminator="\r\n")
         for row in rows:
             writer.writerow([clean(cell) if self.is_terminal and isinstance(cell, str) else cell for cell in row])
@@ -148,7 +148,7 @@ class Screen:
             line.truncate()
 
     def json_list(self, items: Iterable[Any]) -> None:
-        """Write one JSON list item by item, because the whole list may not fit into memory."""
+        """Write one JSON list item by item, because a long list possibly does not fit into memory."""
         between, encode = "[", json.JSONEncoder(indent=2 if self.is_terminal else None, default=str).encode
         for item in items:
             self.stream.write(between + (encode(item) if self.is_terminal else _compact_json(item) or encode(item)))
@@ -157,9 +157,9 @@ class Screen:
 
 
 def _compact_json(item: Any) -> str:
-    """Return the item as JSON, much faster than ``json``. Return an empty text if it has other than ASCII characters, or if msgspec refuses
-    it: then only ``json`` can write it for any encoding of the stream."""
-    from msgspec.json import encode  # the help is shown without it
+    """Return the item as JSON. This is much faster than the module ``json``. Return an empty text if the item has characters that are not
+    ASCII, or if msgspec refuses the item. The caller then uses ``json``."""
+    from msgspec.json import encode  # imported here, because the help does not need it
 
     try:
         encoded = encode(item, enc_hook=str)
@@ -195,12 +195,13 @@ def _cells(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:
 
 
 def fits(columns: Sequence[Column], rows: Iterable[Any], width: int) -> bool:
-    """Whether the table fits into ``width`` cells without a cut."""
+    """Return whether the table fits into ``width`` terminal cells without cut text."""
     return max(map(width_of, lay_out(columns, _cells(columns, rows), 0))) <= width
 
 
 def _squeeze(widths: list[int], columns: Sequence[Column], room: int) -> None:
-    """Shrink the widest column until the table fits: first only elastic columns, then all columns. The minimum width is MIN_WIDTH."""
+    """Shrink the widest column again and again until the table fits. Shrink elastic columns first, then all columns. No column becomes
+    narrower than MIN_WIDTH."""
     for candidates in ([place for place, column in enumerate(columns) if column.elastic], list(range(len(columns)))):
         while sum(widths) > room and candidates:
             widest = max(candidates, key=lambda place: widths[place])
@@ -219,7 +220,7 @@ def _join(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds for people. If they are unknown, return a dash."""
+    """Format a number of seconds for people. Return a dash for None."""
     if seconds is None:
         return "-"
     if 0 < seconds < 0.001:
@@ -259,14 +260,14 @@ def plural(count: int, noun: str) -> str:
 
 
 class StatusLine:
-    """One line of a terminal that is redrawn in place. ``text`` is the text on the line; it is empty if the line is not drawn."""
+    """One line of a terminal that is redrawn in place. ``text``: the text that the line shows now, or an empty text."""
 
     def __init__(self, screen: Screen) -> None:
         self.text = ""
         self._screen = screen
 
     def draw(self, text: str) -> None:
-        # Set the text before it is drawn: after a Ctrl-C in between, ``clear`` still removes the line.
+        # The text is set before it is drawn. If Ctrl-C comes between the two steps, ``clear`` still removes the line.
         self.text = text
         self._screen.stream.write(f"\r\x1b[K{text}")
         self._screen.stream.flush()

@@ -15,7 +15,7 @@ CLEAR = "\x1b[H\x1b[J"
 
 
 def watch_screen(show: Callable[[Screen], bool]) -> None:
-    """Call ``show`` at intervals until it returns False or the user presses Ctrl-C. A terminal shows only the last text."""
+    """Call ``show`` at intervals until it returns False or the user presses Ctrl-C. On a terminal, each text replaces the previous text."""
     screen = Screen.of()
     try:
         while True:

@@ -1,1 +1,1 @@
-"""Describes runs and their tasks: what a command line, a task list or a sweep asks for, checked before it is submitted."""
+"""Reads the runs and tasks that a command line, a task list or a sweep requests, and checks them before submission."""

@@ -50,8 +50,8 @@ def limited_cores(session: PoolSession, request: RunRequest) -> tuple[int, str]:
 
 
 def concurrency_limit(cores: int, request: Request) -> tuple[str, int]:
-    """Returns the name and number of the concurrency limit of the tasks with this request. With this limit, the tasks use at most ``cores``
-    cores; one task may always run. If ``cores`` is 0, returns an empty name and 0, and there is no limit."""
+    """Returns the name and number of the concurrency limit for tasks with this request. With this limit, the tasks together use at most
+    ``cores`` cores, but one task can always run. If ``cores`` is 0, there is no limit: returns an empty name and 0."""
     return (LIMIT_NAME, max(1, int(cores // max(request.cores, request.cores_max, 1)))) if cores else ("", 0)
 
 

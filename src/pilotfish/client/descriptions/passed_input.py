@@ -14,11 +14,11 @@ from pilotfish.portable.processes import stat_fields
 
 MAX_STDIN_BYTES = 64 << 20
 IDLE_S = 1.0
-"""Seconds to wait for the first data in a pipe. A pipe that was inherited from cron or ssh may never contain data."""
+"""Seconds to wait for the first data in a pipe. A pipe from cron or ssh possibly never contains data."""
 
 
 def read_passed_input() -> bytes:
-    """Reads standard input if it is a file, or a pipe that has data or may still get data. Otherwise returns no bytes."""
+    """Reads standard input if it is a file, or a pipe that contains data or can still get data. In all other cases, returns no bytes."""
     try:
         descriptor = sys.stdin.fileno()
         mode = os.fstat(descriptor).st_mode
@@ -56,7 +56,8 @@ def _read_pipe(descriptor: int) -> bytes:
 def _has_producer(descriptor: int) -> bool:
     """Returns whether another process can write to the pipe, as in ``producer | pilotfish run -- cat``.
 
-    Ancestors do not count: cron, ssh or a script may keep a pipe open to which they never write. Returns False without /proc.
+    Ancestors of this process do not count, because cron, ssh or a script often holds a pipe open and never writes to it. Returns False on
+    systems without /proc.
     """
     ancestors = set(_ancestors())
     with suppress(OSError):
@@ -77,7 +78,7 @@ def _ancestors() -> Iterator[int]:
 def _may_write(pid: int, pipe: str) -> bool:
     with suppress(OSError):  # the process has ended, or belongs to another user
         for entry in os.scandir(f"/proc/{pid}/fd"):
-            # The mode of the link tells how the file is open.
+            # The mode of the link shows whether the process opened the pipe for writing.
             if os.readlink(entry.path) == pipe and entry.stat(follow_symlinks=False).st_mode & stat.S_IWUSR:
                 return True
     return False

@@ -12,7 +12,7 @@ from pathlib import Path
 from pilotfish.errors import BadInput, Correction, did_you_mean
 
 TEXT_BYTES = 256
-"""Number of bytes that are read to find out whether a file is text."""
+"""Number of bytes of a file that ``_is_plain_text`` reads."""
 INTERPRETERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((".R", ".r"), ("Rscript",)),
     **dict.fromkeys((".gp", ".gnuplot", ".plt"), ("gnuplot",)),
@@ -30,12 +30,12 @@ INTERPRETERS: dict[str, tuple[str, ...]] = {
     ".awk": ("awk", "-f"),
     ".sed": ("sed", "-f"),
 }
-"""Usual interpreters by the suffix of the file."""
+"""Maps the suffix of a script to the command of its usual interpreter."""
 SHELL_OPERATOR = re.compile(r"[|&;<>*?$`~(]")
 
 
 def check_program(program: str, environ: Mapping[str, str]) -> None:
-    """Checks that a program exists. Without this check, a misspelt name would fail in every task."""
+    """Checks that a program exists. Without this check, every task of the run would fail because of one misspelt name."""
     if "/" in program:
         _check_path(Path(program), program)
     elif shutil.which(program, path=environ.get("PATH")) is None:
@@ -80,7 +80,7 @@ def _with_interpreter(hint: str, reader: Sequence[str], program: str) -> Correct
 
 
 def _is_plain_text(path: Path) -> bool:
-    """Tests whether the file is text without ``#!``. Only a shell can run such a file."""
+    """Tests whether the file is text that does not begin with ``#!``. Only a shell can run such a file."""
     try:
         with path.open("rb") as file:
             start = file.read(TEXT_BYTES)
@@ -90,8 +90,8 @@ def _is_plain_text(path: Path) -> bool:
 
 
 def interpreter(program: str) -> list[str]:
-    """Returns the words of the usual interpreter of a script, such as ``python``. Returns no words if the file can be executed without
-    naming an interpreter, or if the interpreter is not known."""
+    """Returns the command of the usual interpreter of a script as words, such as ``python``. Returns no words if the file can be executed
+    directly, or if no interpreter is known for its suffix."""
     if os.access(program, os.X_OK) and not _is_plain_text(Path(program)):
         return []
     words = [*INTERPRETERS.get(Path(program).suffix, ())]
@@ -99,7 +99,8 @@ def interpreter(program: str) -> list[str]:
 
 
 def check_not_quoted(program: str, environ: Mapping[str, str]) -> None:
-    """Raises BadInput if the program is a whole command in quotes, as GNU parallel takes it. ``program`` may have placeholders."""
+    """Raises BadInput if ``program`` is a whole command in quotes, such as ``'sort data.txt'``. GNU parallel accepts such a command.
+    ``program`` can contain placeholders."""
     try:
         words = shlex.split(program)
     except ValueError:

@@ -50,11 +50,11 @@ MAX_DEADLINE_S = 100 * 366 * 86400.0
 
 
 def read_deadline(value: Deadline, field: str, now: float) -> float:
-    """Reads a deadline. Returns it in seconds since 1970.
+    """Reads a deadline and returns it in seconds since 1970.
 
-    - A time of day, such as ``18:00``: the next time when the clock shows it, within 24 hours.
-    - A date with or without a time, or a datetime: this time. Without a time zone, it is local time.
-    - A duration, such as ``2h`` or a number of seconds: this time after ``now``.
+    - A time of day, such as ``18:00``, means today, or tomorrow if this time has passed today.
+    - A date with or without a time, or a datetime, means this date and time. Without a time zone, it is local time.
+    - A duration, such as ``2h`` or a number of seconds, is added to ``now``.
     """
     text = value.strip() if isinstance(value, str) else value
     if isinstance(text, str) and (clock := _CLOCK.fullmatch(text)):
@@ -101,8 +101,9 @@ def read_share(text: str, field: str) -> tuple[str, float]:
 
 
 def check_run_name(name: str, option: str) -> None:
-    """Refuses a name that is too long, that cannot be typed, or that already means another run or task, such as ``3`` or ``last``.
-    ``option``: the option in the way in which it is written before the name."""
+    """Raises BadInput if a run cannot have this name: the name is too long, contains characters that cannot be typed, or already means a
+    run or a task, such as ``3``, ``3.17`` or ``last``. ``option``: the text before the name in the message, such as ``--name`` or
+    ``name=``."""
     check_run_text(name, option)
     if _NUMBER.fullmatch(name) or name == "last":
         meaning = "the last run" if name == "last" else f"the {'task' if '.' in name else 'run'} {name}"
@@ -111,7 +112,7 @@ def check_run_name(name: str, option: str) -> None:
 
 
 def check_run_text(name: str, option: str) -> None:
-    """Refuses a name or uid that is too long or that cannot be typed."""
+    """Raises BadInput if a name or uid is no text, is too long, or contains characters that cannot be typed."""
     if not isinstance(name, str):
         raise BadInput(f"{option}{name!r}: it is not text", f'write {option}"run-{name}"')
     if len(name) > MAX_NAME:
@@ -126,8 +127,8 @@ def check_run_text(name: str, option: str) -> None:
 
 
 def read_run_keywords(keywords: RunKeywords, now: float, also: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Checks the keywords and returns the fields of RunOptions. ``also``: names of the options of ``Run`` that the caller reads. The hint
-    for a misspelt name may suggest one of them."""
+    """Checks the keywords of ``Run`` and returns the fields of RunOptions that they set. ``also``: names of further options of ``Run``,
+    which the caller reads. For a misspelt name, the hint suggests the nearest of all these names."""
     check_known(keywords, (*also, *RunKeywords.__annotations__), "Run")
     for name, kind, example in (("speculate", bool, "True"), ("share", str, '"thesis:2"'), ("max_failures", int, "1")):
         value = keywords.get(name)
@@ -159,7 +160,8 @@ class RunRequest:
     zipped: bool = False
     times: int | None = None
     after_dashes: bool = False
-    """Whether ``--`` stands before the command. The command is then a program, even if its name looks like a run file."""
+    """Whether the user typed ``--`` before the command. After ``--``, the command is a program, even if its name looks like the name of a
+    run file."""
     typed: str = ""
     """The whole command line as the user typed it, quoted for a shell."""
 
@@ -212,16 +214,16 @@ class RunRequest:
 
     @property
     def has_values(self) -> bool:
-        """Tests whether the command is the template of a sweep."""
+        """Returns whether the options give values for a sweep. The command is then the template of the sweep."""
         return bool(self.parameters or self.tables or split_lists(self.command)[1]) or self.each_line is not None or self.times is not None
 
     @property
     def silent(self) -> bool:
-        """Tests whether to hide the progress line."""
+        """Returns whether to hide the progress line."""
         return self.quiet or self.as_json
 
     def task_options(self) -> TaskOptions:
-        """Checks the options of each task as the Python API does, and returns them."""
+        """Checks the options that apply to each task and returns them. The checks are the same as in the Python API."""
         keywords: dict[str, Any] = {"retries": self.retries, "priority": self.priority}
         if self.command:
             keywords["name"] = os.path.basename(self.command[0])
@@ -273,8 +275,8 @@ EXAMPLES = {"--require": "memory >= 8G", "--rank": "cores"}
 COMMON_PROPERTIES = tuple(worker_properties("", "", {}, {}, dict.fromkeys(INFO, "")))
 """Names of the properties that all workers have."""
 RANK_ONLY = ("held", "wanted")
-"""Properties that only a rank can use. ``wanted``: size in bytes of the task's own large inputs. ``held``: size in bytes of those own large
-inputs that the worker already has."""
+"""Properties that only a rank can use. ``wanted``: size in bytes of the large inputs that belong to the task alone. ``held``: how many of
+these bytes the worker already has."""
 
 
 def read_expression(option: str, text: str) -> str:
@@ -285,7 +287,8 @@ def read_expression(option: str, text: str) -> str:
 
 
 def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str]:
-    """Yields a warning for each property in ``--require`` or ``--rank`` that no connected worker has. A later worker may have it."""
+    """Yields a warning for each property in ``--require`` or ``--rank`` that no connected worker has. It is no error, because a worker that
+    joins later can have the property."""
     if not (wanted.requirement or wanted.rank):
         return
     here = [worker.get("properties", {}) for worker in session.ask("workers", all=False)]
@@ -298,8 +301,9 @@ def property_warnings(session: PoolSession, wanted: TaskOptions) -> Iterator[str
 
 
 def _warning(option: str, name: str, meant: str, any_here: bool) -> str:
-    """Returns a warning about the property ``name``, or an empty text. ``meant``: a suggestion, or an empty text. ``any_here``: whether a
-    worker is connected. If none is connected, warns only if there is a suggestion, because a later worker may have the property."""
+    """Returns a warning about the unknown property ``name``, or an empty text. ``meant``: a suggestion, or an empty text. ``any_here``:
+    whether a worker is connected. If no worker is connected and there is no suggestion, the text is empty, because a worker that joins
+    later can have the property."""
     if name in RANK_ONLY:
         return f"warning: {option}: only --rank may ask for {name}, which is about a task and a worker; here it is not known"
     if not meant and not any_here:

@@ -1,4 +1,4 @@
-"""Reads the sites of ``run --site`` and ``Run(sites=…)``, such as ``hpc`` or ``hpc:4``. Tells the master to use these sites."""
+"""Reads the sites of ``run --site`` and ``Run(sites=…)``, such as ``hpc`` or ``hpc:4``, and tells the master to use these sites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pilotfish.errors import BadInput, Correction, did_you_mean
 from pilotfish.model.site import LOCAL, Site
 
 FACTORY_DECIDES = -1
-"""This value replaces the number of pilots if the user gave no number. The factory of the pool then decides."""
+"""Stands for the number of pilots if the user gave no number. The factory of the pool then decides how many pilots to request."""
 
 
 def _read_site_choice(text: str) -> tuple[str, int]:
@@ -47,7 +47,7 @@ def find_site(name: str) -> Site:
 
 @dataclass(frozen=True, slots=True)
 class SiteSelection:
-    """The sites that a run may use, each with its number of pilots."""
+    """The sites that a run is allowed to use, each with its number of pilots."""
 
     choices: tuple[tuple[str, int], ...] = ()
     """Pairs of a site and its number of pilots, in the order in which the user gave them."""
@@ -58,7 +58,7 @@ class SiteSelection:
 
     @property
     def local_cores(self) -> int | None:
-        """Returns the number of cores of this machine to use: 4 for ``--site local:4``. None if the user gave no number."""
+        """Returns how many cores of this machine to use: 4 for ``--site local:4``, or None if the user gave no number."""
         cores = dict(self.choices).get(LOCAL, FACTORY_DECIDES)
         return None if cores == FACTORY_DECIDES else cores
 
@@ -79,7 +79,8 @@ class SiteSelection:
 
 
 def read_selection(sites: str | Sequence[str]) -> SiteSelection:
-    """Reads and checks sites, before anything is started. Each site except ``local`` must have a valid table in ``sites.toml``."""
+    """Reads and checks the sites that a user gave. Each site except ``local`` must have a valid table in ``sites.toml``. Call it before
+    anything is started."""
     selection = SiteSelection(tuple(map(_read_site_choice, [sites] if isinstance(sites, str) else sites)))
     remote = [name for name in selection.names if name != LOCAL]
     if remote:
@@ -87,5 +88,5 @@ def read_selection(sites: str | Sequence[str]) -> SiteSelection:
         for name in remote:
             if name not in known:
                 raise unknown_site(name, [*known, LOCAL])
-            known[name]  # raises the error of an invalid table
+            known[name]  # raises an error if the table of the site is invalid
     return selection

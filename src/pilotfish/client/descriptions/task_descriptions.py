@@ -1,9 +1,9 @@
 """Finds the command line, parameters and label of each task of a run. Writes and reads the files that store these descriptions.
 
-The master forgets the input of an ended task. So the client that submits the tasks writes their descriptions to the register of the run,
-the file ``register-N.gz`` in the pool directory. All clients read the register, so that the command line, ``--json`` and Python show the
-same descriptions. If the command line of a sweep determines all tasks, the run has no register: the descriptions are made again from the
-command line.
+The master forgets the input of an ended task. So the client that submits a run N also writes the descriptions of its tasks to the register
+of the run, the file ``register-N.gz`` in the pool directory. The command line, ``--json`` and Python all read the register, so they show
+the same descriptions. A run has no register if its command line determines all tasks. In this case, the descriptions are made again from
+the command line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHUNK = 1000
 LABELLED_RUNS = 20
 """Maximum number of runs in which ``task_with_label`` looks for a task."""
 LINE_COLUMN = "line"
-"""Name of the column with the lines of ``--each-line``."""
+"""Name of the parameter whose values are the lines of ``--each-line``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class DescribedTasks:
 def describe(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[str, Any]], ask: bool = True) -> DescribedTasks:
     """Finds the command line of each task. A task without a known command line gets the name of its program or function instead.
 
-    ``rows`` must be in the order of task indices. ``ask``: for tasks without a description, whether to ask the master for their inputs,
-    which contain the command lines.
+    ``rows`` must be in the order of task indices. ``ask``: whether to ask the master for the inputs of tasks without a description. The
+    inputs contain the command lines.
     """
     known = describe_run(master, run)
     description = known or RunDescription((), iter(()))
@@ -109,8 +109,8 @@ def with_commands(master: PoolSession, run: dict[str, Any], rows: Iterable[dict[
 
 
 def _command_from_input(master: PoolSession, row: dict[str, Any]) -> str:
-    """Returns the command line of an executable, read from the input payload of the task. Returns the name of the program or function
-    instead if the task is done or a Python call, or if its payload was deleted."""
+    """Reads the command line of an executable from the input payload of its task. Returns the name of the program or function instead if
+    the task is a Python call, if it is done, or if its payload was deleted."""
     name = str(row["name"])
     if row.get("kind") != "exec" or row["state"] == "done":
         return name
@@ -132,8 +132,8 @@ def input_names(payload: bytes) -> list[str]:
 
 
 def named_task(master: PoolSession, text: str) -> str | None:
-    """Returns the id of a task for ``3.17``, ``NAME.17`` or ``3.LABEL``. Returns None if the whole text is the name of a run, or if no run
-    has the name or number before a dot. Raises BadInput if the run exists but has no task with this label."""
+    """Returns the id of the task that the user means by ``3.17``, ``NAME.17`` or ``3.LABEL``. Returns None if the whole text names a run,
+    or if the part before the dot does not name a run. Raises BadInput if this run exists, but has no task with the label after the dot."""
     if _run_named(master, text) is not None:
         return None
     problem: BadInput | None = None
@@ -155,7 +155,8 @@ def named_task(master: PoolSession, text: str) -> str | None:
 
 
 def task_with_label(master: PoolSession, label: str) -> str:
-    """Returns ``RUN.LABEL`` for the newest of the last runs in which a task has this label. Returns an empty text if there is none."""
+    """Looks for a task with this label in the last LABELLED_RUNS runs. Returns ``RUN.LABEL`` with the newest run that has such a task, or
+    an empty text."""
     for run in master.ask("runs")[-LABELLED_RUNS:][::-1]:
         description = describe_run(master, run)
         if description is not None and any(line.label == label for line in description.lines):
@@ -175,7 +176,8 @@ def describe_run(master: PoolSession, run: dict[str, Any]) -> RunDescription | N
 
 
 def _select(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterator[TaskDescription]:
-    """Yields the descriptions of the tasks with these indices, which must increase. Yields UNDESCRIBED for tasks after the last line."""
+    """Yields the descriptions of the tasks with these indices. The indices must be in increasing order. Yields UNDESCRIBED for tasks after
+    the last line."""
     position = 0
     for index in indices:
         yield next(itertools.islice(lines, index - position, None), UNDESCRIBED)
@@ -187,7 +189,7 @@ def _select(lines: Iterator[TaskDescription], indices: Iterable[int]) -> Iterato
 
 def describe_from_command(row: dict[str, Any]) -> RunDescription | None:
     """Makes the descriptions of a run's tasks from the command line of the run. Returns None if the command line does not determine the
-    tasks, or if the descriptions may be wrong, for example because a file changed."""
+    tasks, or if the descriptions can be wrong, for example because a file of values was changed."""
     description = str(row.get("command", ""))
     if not description.startswith("--"):
         return None
@@ -198,13 +200,14 @@ def describe_from_command(row: dict[str, Any]) -> RunDescription | None:
             total, names, lines = _read(shlex.split(description), float(row.get("opened_at") or "inf"))
     except (BadInput, GetoptError, ValueError, IndexError, OSError):
         return None
-    # A run has only the first tasks of its command line while its client submits them, or if the client was killed meanwhile.
+    # A run lacks the last tasks of its command line while the client submits the tasks, or if the client was killed during the submission.
     is_prefix = total > row["tasks"] and (row.get("incomplete") or row.get("state") == "open")
     return RunDescription(names, _in_directory(cwd, lines)) if is_prefix or total == row["tasks"] else None
 
 
 def _in_directory(cwd: str, lines: Iterator[TaskDescription]) -> Iterator[TaskDescription]:
-    """Yields the items of ``lines``, which opens files relative to ``cwd``. This process is in ``cwd`` only while it reads ``lines``."""
+    """Yields the items of ``lines``, an iterator that opens files relative to ``cwd``. This process changes to ``cwd`` before each read of
+    ``lines`` and back after it."""
     while True:
         try:
             with contextlib.chdir(cwd):
@@ -245,7 +248,8 @@ def columns_of(names: Values) -> Values:
 
 
 def _check_unchanged(path: str, opened_at: float) -> None:
-    """Raises BadInput if a file was changed or replaced after the run began, because the tasks may have used other values."""
+    """Raises BadInput if a file of values was changed or replaced after the run began, because the tasks probably used the earlier
+    values."""
     if not os.path.isfile(path):
         raise BadInput(f"{path} is not a file", "")
     if os.stat(path).st_ctime > opened_at:
@@ -257,9 +261,9 @@ def _check_unchanged(path: str, opened_at: float) -> None:
 MAX_REGISTER_BYTES = 64 << 20
 """Maximum size of a register. It is enough for millions of tasks. A larger run has no register."""
 FLUSH_TASKS = 1000
-"""When this many descriptions wait, they are written."""
+"""The waiting descriptions are written as soon as there are this many."""
 FLUSH_S = 1.0
-"""Waiting descriptions are written this many seconds after the last write, even if fewer than FLUSH_TASKS wait."""
+"""The waiting descriptions are written this many seconds after the last write, even if there are fewer than FLUSH_TASKS."""
 
 Values = tuple[str, ...]
 
@@ -287,12 +291,12 @@ class RunDescription:
 
 
 class TaskRegister:
-    """Writes the register of a run: the descriptions of its tasks. Several threads may use one object. Write errors are ignored, because a
-    run works without a register.
+    """Writes the register of a run: the descriptions of its tasks. The methods are thread-safe. Write errors are ignored, because a run
+    works without a register.
 
-    The register is a series of gzip members. Each line of a member is a JSON row. The first row of the register has the names of the
-    parameters. Each other row describes one task: [label, command, values…]. If the task does not follow the task of the previous row, the
-    row begins with the index of the task.
+    The register is a series of gzip members. Each line of a member is a row in JSON. The first row of the register has the names of the
+    parameters. Each later row describes one task: [label, command, values…]. If the index of this task is not the previous index plus one,
+    the row begins with the index.
     """
 
     def __init__(self, directory: Path, run: int, names: Values = ()) -> None:
@@ -350,7 +354,7 @@ def _in_order(rows: Iterator[list[Any]]) -> Iterator[TaskDescription]:
     for row in rows:
         if isinstance(row[0], int):
             index, *row = row
-        if index >= position:  # if the index is smaller, another program wrote a later part of the register first
+        if index >= position:  # a smaller index means that another program wrote to the register too
             yield from itertools.repeat(UNDESCRIBED, index - position)
             label, command, *values = row
             yield TaskDescription(command, tuple(values), label)

@@ -1,6 +1,6 @@
 """Makes the tasks of a command, sweep or task list, and submits them.
 
-The whole request is checked before anything starts. After the check, each task is made just before it is submitted.
+The whole request is checked first. After the check, each task is made just before its submission.
 """
 
 from __future__ import annotations
@@ -66,21 +66,22 @@ from pilotfish.model.task import UNNAMED, RunOptions
 
 PLAIN_WORD = re.compile(r"[\w@%+=:,./{}#-]+")
 SHOWN_VALUES = 10
-"""Maximum number of values of a ``:::`` list in the command of a run."""
+"""Maximum number of values of a ``:::`` list that the command of a run shows."""
 
 MAX_PROGRAMS = 50
 """Maximum number of programs of a task list that have their own spec. All other programs share one spec."""
 
 Progress = Callable[[int, int], None]
-"""A function that gets the number of the run and the count of submitted tasks. It is called when the run is open and after each task."""
+"""A function that receives the number of the run and the count of submitted tasks. It is called once after the run is opened, and again
+after each task."""
 NewTask = tuple[TaskEntry, TaskDescription | None]
-"""A task and its description. ``entry.spec`` is the number of the spec in the run. The description is None if the register does not need
-it.
+"""A task and its description. The ``spec`` of the task is the number of a spec in the run. The description is None if the run has no
+register.
 """
 
 
 class MadeTask(NamedTuple):
-    """A task that is ready to be submitted. The description is None if the register does not need it."""
+    """A task that is ready to be submitted. The description is None if the run has no register."""
 
     entry: TaskEntry
     description: TaskDescription | None
@@ -100,7 +101,7 @@ class TaskSource:
     launch: LaunchSpec
     command: str
     from_files: bool
-    """Whether the run needs a register, because the tasks come from files or long lists. Otherwise the command of the run determines each
+    """Whether the tasks come from files or long lists. If so, the run needs a register. If not, the command of the run determines each
     task."""
     sweep: Sweep = field(default_factory=lambda: Sweep(()))
     templates: CommandTemplates | None = None
@@ -110,9 +111,9 @@ class TaskSource:
     outputs: tuple[OutputTemplate, ...] = ()
     """Templates for the outputs that all tasks have."""
     resume: Resumption | None = None
-    """Decides which tasks may have the results of earlier tasks. If it is None, no task may have them."""
+    """Decides which tasks get the results of earlier tasks. If it is None, all tasks run."""
     literal_braces: str = ""
-    """Line of a task list and the first text in it that would be a placeholder in a sweep; empty if there is none."""
+    """Where a task list contains a text that would be a placeholder in a sweep, such as ``line 3: {x}``. Empty if there is no such text."""
 
     def described(self) -> Iterator[tuple[Executable, tuple[str, ...], str]]:
         """Yields each task with its parameter values and its label, which is the ``id=`` in a task list."""
@@ -124,7 +125,7 @@ class TaskSource:
         return ((templates.fill(values, number), values, "") for number, values in enumerate(self.sweep))
 
     def destinations(self) -> dict[int, dict[str, str]]:
-        """Returns the destinations of outputs by the index of the task. Tasks whose outputs have no destination are left out."""
+        """Maps the index of a task to the destinations of its outputs. Leaves out tasks whose outputs have no destination."""
         named = [output for output in self.outputs if output.destination is not None]
         if not named:
             return {}
@@ -133,7 +134,7 @@ class TaskSource:
 
     @property
     def has_undirected_files(self) -> bool:
-        """Tests whether tasks may leave files without a destination."""
+        """Returns whether tasks can leave output files that have no destination."""
         in_list = self.listed is not None and self.launch.sandbox and any(task.outputs for task in self.listed)
         return in_list or any(output.destination is None for output in self.outputs)
 
@@ -157,8 +158,7 @@ class TaskSource:
 
     def program_of(self, task: Executable) -> str:
         """Returns the task class of a task from a task list: the name of its program. If the program is an interpreter, returns the name of
-        the script; if there is no script, as in ``sh -c``, returns an empty text. Also returns an empty text for a task that is not from a
-        task list."""
+        the script. Returns an empty text if an interpreter has no script, as in ``sh -c``, and for a task that is not from a task list."""
         if self.listed is None:
             return ""
         name, *rest = task.argv
@@ -177,7 +177,7 @@ class TaskSource:
 
     @property
     def may_repeat(self) -> bool:
-        """Tests whether two tasks may be equal."""
+        """Returns whether two of the tasks can be equal."""
         if self.listed is not None:
             return len({task.argv for task in self.listed}) < len(self.listed)
         return self.sweep.times > 1 or any(axis.may_repeat for axis in self.sweep.axes)
@@ -230,7 +230,7 @@ class CommandTemplates:
     shared_stdin: bytes
     shared_stdin_path: str
     program_environment: Mapping[str, str] | None
-    """If the tasks run in sandboxes: the environment of the program, to find the files of the program that a sandbox needs. Otherwise
+    """If the tasks run in sandboxes: the environment in which to look for the files of the program that each sandbox needs. Otherwise
     None."""
     shared_inputs: dict[str, Input]
     resolve_inputs: InputResolver
@@ -281,7 +281,8 @@ def make_source(request: RunRequest, environ: Mapping[str, str], resolve_inputs:
     inherited = inherited_environment(environ) | {name: value for name, value in env.items() if name not in varying}
     shared = check_inputs(expand_inputs(shared_inputs))
     if sandbox:
-        # A word with a placeholder differs from task to task. The program and scripts of all other words are sent once.
+        # A word with a placeholder differs from task to task. Programs and scripts that other words name are the same for all tasks, so
+        # they are sent once.
         shared = {**uncovered(program_inputs([word if "{" not in word else "-" for word in command], inherited), shared), **shared}
     own_stdin = request.stdin is not None and "{" in request.stdin
     templates = CommandTemplates(
@@ -315,7 +316,7 @@ def make_source(request: RunRequest, environ: Mapping[str, str], resolve_inputs:
 
 
 def _hides_values(request: RunRequest) -> bool:
-    """Tests whether values come from files, so that the command does not show them."""
+    """Returns whether some values of a sweep come from files. The command of the run then does not contain all values."""
     columns = any(text.partition("=")[2].startswith("@") for text in request.parameters)
     return columns or bool(request.tables) or request.each_line is not None
 
@@ -350,7 +351,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
     past_outputs = [text for text in request.inputs if is_past_output(text)]
 
     def read(inputs: Iterable[str]) -> dict[str, Input]:
-        # An output of an earlier task is an input of each task and not of the spec, because the file may be at one site only.
+        # An output of an earlier task becomes an input of each task and not of the spec, because possibly only one site has the file.
         return check_inputs(resolve_inputs([*past_outputs, *inputs]))
 
     intermediate_files = listed.intermediate_files
@@ -359,7 +360,7 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
         raise BadInput(f"--input {twice}: a task of {request.task_list} makes it", "Leave it out: in= of those that need it is enough.")
     needs_sandbox, seen, braces = bool(request.inputs or request.outputs or request.keep), set(), ""
     for place, task in enumerate(listed):
-        # If tasks make files for each other and the user did not request a sandbox, the tasks share the working directory.
+        # Tasks that make files for each other share the working directory, except if the user requested sandboxes.
         needs_sandbox |= (bool(task.inputs or task.outputs) and not intermediate_files) or any(map(is_past_output, task.inputs))
         try:
             read(_existing_inputs(task, listed.future_files(place)))
@@ -393,7 +394,8 @@ def _from_list(request: RunRequest, env: dict[str, str], environ: Mapping[str, s
 
 
 def _with_task(problem: BadInput, listed: TaskFile, task: ListedTask) -> BadInput:
-    """Adds the task to the message of an error. If an input is missing, suggests the output of another task with a similar name."""
+    """Adds the line of the task to the message of an error. If an input is missing, suggests an output with a similar name that another
+    task makes."""
     outputs = [name for other in listed for name in other.outputs]
     missing = next((name for name in task.inputs if not os.path.lexists(name) and name not in outputs), "")
     meant = did_you_mean(missing, outputs) if missing else ""
@@ -424,8 +426,8 @@ def read_environment(texts: Sequence[str], environ: Mapping[str, str]) -> dict[s
 
 @lru_cache(maxsize=8)
 def _read_stdin(path: str) -> bytes:
-    """Reads the file for standard input. Caches the bytes, because a pipe can be read only once. Raises BadInput if there are too many
-    bytes: some devices have no end."""
+    """Reads the file for standard input and caches the bytes, because a pipe can be read only once. Raises BadInput if there are too many
+    bytes. Without this limit, the program would read forever from a device such as /dev/zero."""
     try:
         with open(path, "rb") as file:
             return check_stdin_size(file.read(MAX_STDIN_BYTES + 1), f"--stdin {path}")
@@ -438,8 +440,8 @@ def _read_stdin(path: str) -> bytes:
 def _shared_stdin(request: RunRequest) -> bytes:
     """Returns the standard input that all tasks get: the bytes of a file, or the standard input of this process.
 
-    With ``--stdin -``, all tasks get the standard input of this process. Without ``--stdin``, only a task of a single command gets it: the
-    standard input is probably not for every task of a sweep.
+    With ``--stdin -``, all tasks get the standard input of this process. Without ``--stdin``, the task of a single command gets it, but the
+    tasks of a sweep do not: the user probably does not mean it for every task.
     """
     if request.stdin == "-":
         if request.each_line == "-":
@@ -451,8 +453,8 @@ def _shared_stdin(request: RunRequest) -> bytes:
 
 
 def _defining_command(request: RunRequest) -> str:
-    """Returns the part of the command line that determines the tasks. Listings show this part. The descriptions of the tasks are made from
-    this part."""
+    """Returns the part of the command line that determines the tasks. Listings show this part, and ``describe_from_command`` makes the
+    tasks from it again."""
     words: list[str] = []
     for option, values in (("--param", request.parameters), ("--params-from", request.tables)):
         for value in values:
@@ -483,14 +485,14 @@ class SourceRecords:
     def __init__(self, source: TaskSource) -> None:
         self._listed = source.listed
         self._records: dict[int, bytes] = {}
-        """The records of all tasks, if some tasks have parents; otherwise empty."""
+        """The records of all tasks by index. It stays empty if no task has parents."""
         self._reuse = ResultReuse(self._records, resume=True, may_repeat=source.may_repeat)
         self._resumes = source.resume is not None
         shared = source.resume.shared_outputs(source.command, source.shared_words()) if source.resume is not None else None
         self._is_output = shared.is_output if shared is not None else None
         self.register = self._reuse.register
         self._here = list(source.listed) if source.listed is not None and not source.launch.sandbox else []
-        """The tasks of the list, if they run in the current directory; otherwise empty."""
+        """The tasks of the list if they run in the current directory. Otherwise empty."""
 
     def add(self, needs: TaskNeeds, place: int, number: int, task: Executable, payload: bytes) -> TaskNeeds:
         """Returns ``needs`` with the record of a task. ``place``: its index. ``number``: the number of its spec."""
@@ -511,7 +513,7 @@ class SourceRecords:
         return tuple(self._here[place].inputs) if self._here else ()
 
     def _inputs_here(self, task: ListedTask) -> dict[str, Input]:
-        """Returns the inputs of a task that runs in the current directory, except those that other tasks of the list make."""
+        """Returns the inputs of a task that runs in the current directory. Leaves out the inputs that other tasks of the list make."""
         assert self._listed is not None
         made = self._listed.intermediate_files
         return check_inputs(name for name in task.inputs if os.path.normpath(name) not in made)
@@ -558,7 +560,7 @@ class ListSource(NamedTuple):
     tasks: TaskList
     descriptions: Iterable[TaskDescription] = ()
     resume: Resumption | None = None
-    """Decides which tasks may have the results of earlier tasks. If it is None, no task may have them."""
+    """Decides which tasks get the results of earlier tasks. If it is None, all tasks run."""
 
 
 def submit_tasks(
@@ -595,8 +597,8 @@ def _submit(
     progress: Progress,
     outputs: OutputDestinations | None,
 ) -> int:
-    """Submits tasks as one run and returns the number of the run. After an error, cancels the run. If Pilotfish raised the error before the
-    master recorded a task, also forgets the run."""
+    """Submits tasks as one run and returns the number of the run. After an error, cancels the run. After a PilotfishError, also forgets the
+    run if the master has recorded no task of it."""
     run = session.begin(options)
     number = run.run
     try:
@@ -607,7 +609,7 @@ def _submit(
         for place, (task, description) in enumerate(source.tasks(partial(session.spec_number, run))):
             if description is not None:
                 register.note(place, description)
-                register.flush_if_due()  # before the task is submitted, because this client may be killed
+                register.flush_if_due()  # first the description, then the task: this client can be killed between the two steps
             session.submit(run, task.spec, task.payload, needs=task.needs)
             progress(number, place + 1)
         register.flush()
@@ -621,7 +623,7 @@ def _submit(
     return number
 
 
-# Outputs of earlier tasks as inputs: ``--input 3.0:mesh.bin`` is a file that the task 3.0 left on this machine or on a worker.
+# Outputs of earlier tasks as inputs. ``--input 3.0:mesh.bin`` means the file mesh.bin that task 3.0 left on this machine or on a worker.
 
 PAST_OUTPUT = re.compile(r"([0-9]+[.][0-9]+):(.+)")
 CACHED_TASKS = 256

@@ -14,11 +14,11 @@ from pilotfish.model.environment import without_secrets
 
 MAX_SCRIPT_BYTES = 1 << 20
 MAX_COMMANDS = 1000
-"""Maximum number of commands of a task list in which names of variables are searched."""
+"""Maximum number of commands of a task list that are searched for names of variables."""
 
 
 def withheld_variables(request: RunRequest, listed: TaskFile | None, environ: Mapping[str, str]) -> list[str]:
-    """Returns the variables of ``environ`` that the command or its script names, and that the tasks do not get.
+    """Returns the variables of ``environ`` that the tasks do not get, although the command or its script contains their names.
 
     ``listed``: the task list of the request, if it has one.
     """

@@ -21,7 +21,7 @@ class LedgerEntry(NamedTuple):
     inode: int
     mtime_ns: int
     name: str = ""
-    """The name of the file in the task's directory; empty in ledgers of older versions."""
+    """The name of the file in the task's directory. Empty in ledgers that an older version of Pilotfish wrote."""
     failed: bool = False
     """Whether the task that left the file failed."""
 
@@ -34,7 +34,7 @@ def ledger_path(pool: Path, run: int | str) -> Path:
 
 
 def read_entries(written: bytes) -> Iterator[tuple[str, LedgerEntry]]:
-    """Yields path and entry of each copied file. Ignores a line that is damaged or incomplete."""
+    """Yields the path and the entry of each copied file. Ignores damaged and incomplete lines."""
     for line in written.splitlines():
         with suppress(ValueError, TypeError):
             path, *entry = json.loads(line)
@@ -42,8 +42,8 @@ def read_entries(written: bytes) -> Iterator[tuple[str, LedgerEntry]]:
 
 
 class EarlierFiles:
-    """The files of earlier runs of a pool that a new run may replace, if nobody has changed them since: files of failed tasks, and with
-    ``resumes`` all copied files."""
+    """Decides which files of earlier runs a new run is allowed to replace: copied files of failed tasks, and with ``resumes`` all copied
+    files. Files that somebody changed after the copy must not be replaced."""
 
     def __init__(self, pool: Path, resumes: bool) -> None:
         self._pool = pool
@@ -59,8 +59,8 @@ class EarlierFiles:
         return found
 
     def first_other(self, path: str, status: os.stat_result) -> str:
-        """Returns the path of a file that a new run may not replace: ``path`` itself, or a file in this directory. Returns an empty text if
-        there is none. ``status``: the status of the file or directory."""
+        """Returns the path of a file that a new run must not replace: ``path`` itself, or a file in the directory ``path``. Returns an
+        empty text if there is no such file. ``status``: the status of ``path``."""
         if not stat.S_ISDIR(status.st_mode):
             copies = [entry for entry in self._entries.get(os.path.normpath(path), ()) if entry.is_unchanged(status)]
             return "" if copies and (self._resumes or all(entry.failed for entry in copies)) else path

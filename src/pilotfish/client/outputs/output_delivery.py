@@ -1,10 +1,10 @@
 """Copies the output files of a run to their destinations.
 
-Any client may copy the files of a run, even if another client copies them at the same time. The ledger of a run, ``delivered-N.jsonl`` in
-the pool directory, lists the files that were copied. A file at a destination belongs to the user if it is not in the ledger, or if it was
-changed after the copy. A file of the user is replaced only with ``--overwrite``, with two exceptions: any run may replace unchanged files
-of failed tasks, and ``--resume`` also replaces other unchanged files that earlier runs of the pool have copied. An unchanged copy of
-another output file of the same run is never replaced.
+Any client can copy the files of a run, even while a second client copies the same files. The ledger of a run, ``delivered-N.jsonl`` in the
+pool directory, lists the files that were copied. A file at a destination belongs to the user if it is not in this ledger, or if it was
+changed after the copy. Files of the user are replaced only with ``--overwrite``. There are two exceptions, for unchanged files that earlier
+runs of the pool have copied: any run replaces such files of failed tasks, and a run with ``--resume`` replaces all such files. If two
+output files of one run have the same destination, the second file never replaces the first.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class DeliveredFiles:
     stayed: int = 0
     directories: set[str] = field(default_factory=set)
     kept_back: list[str] = field(default_factory=list)
-    """Destinations that were not written, because a file is there that may not be replaced."""
+    """Destinations that were not written, because each of them has a file that must not be replaced."""
     outdated: dict[str, None] = field(default_factory=dict)
-    """Directories of failed tasks that have files which the run did not make, such as files of an earlier run."""
+    """Output directories of failed tasks that still contain files from elsewhere, such as files of an earlier run."""
     collision: str = ""
-    """Describes the first destination that two output files of the run have."""
+    """A message about the first destination that two output files of the run have in common."""
     problem: PilotfishError | None = None
     """The first error that prevented the copy of a file."""
     again: str = ""
-    """Command that copies the files again; the option --overwrite may follow it."""
+    """Command that copies the files again. A message can add the option --overwrite to it."""
 
     def __post_init__(self) -> None:
         self.again = self.again or f"pilotfish attach {self.run}"
@@ -64,8 +64,8 @@ class DeliveredFiles:
 
     @property
     def directory(self) -> str:
-        """The deepest directory that contains all copied files, but never the directory INDEX of a single task. The path is relative if the
-        directory is below the current directory, and absolute otherwise."""
+        """The deepest directory that contains all copied files. The directory INDEX of a single task does not count, but the directory
+        above it. The path is relative if the directory is below the current directory, and absolute otherwise."""
         common = os.path.commonpath(self.directories) if self.directories else ""
         relative = os.path.relpath(common) if common else "."
         return common if relative.startswith("../") or relative == ".." else relative
@@ -111,7 +111,7 @@ class OutputDelivery:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Locks the ledger for the ``with`` block and reads its new entries. Waits while another client copies files of the run."""
-        with suppress(OSError):  # the file system may have no locks; then two clients may copy the same file
+        with suppress(OSError):  # on a file system without locks, two clients can copy the same file
             fcntl.flock(self._ledger, fcntl.LOCK_EX)
         try:
             self._read()
@@ -128,8 +128,8 @@ class OutputDelivery:
         return self.found
 
     def copy_task(self, index: int, files: dict[str, StoredFile], failed: bool = False) -> None:
-        """Copies the output files of a task. If a file cannot be copied, stores the first error and continues with the next file.
-        ``failed``: whether the task failed."""
+        """Copies the output files of a task. If a file cannot be copied, continues with the next file. Only the first error of the run is
+        stored. ``failed``: whether the task failed."""
         for name, file in files.items():
             try:
                 check_name(name, "files")
@@ -145,7 +145,8 @@ class OutputDelivery:
                 self.found.problem = self.found.problem or PilotfishError(what, "see what is there")
 
     def note_outdated(self, index: int) -> None:
-        """Notes the directories of the outputs of a failed task that have files which the run did not make."""
+        """Adds to ``outdated`` the output directories of a failed task that contain files from elsewhere, such as files of an earlier
+        run."""
         places = self._destinations
         known = (known_destination(name, text) for name, text in places.by_task.get(index, {}).items())
         paths = [f"{places.base}/{os.path.normpath(path)}" for path in known if path is not None]
@@ -179,13 +180,13 @@ class OutputDelivery:
         self.found.directories.add(directory if relative.startswith(f"{index}/") else os.path.dirname(path))
 
     def _other_output(self, path: str, status: os.stat_result, index: int, name: str) -> LedgerEntry | None:
-        """Returns the entry of the file at ``path`` if the file is an unchanged copy of another output file of the run."""
+        """Returns the ledger entry of the file at ``path`` if the file is an unchanged copy of a different output file of this run."""
         entry = self._entries.get(path)
         is_other = entry is not None and (entry.task != index or entry.name not in ("", name))
         return entry if entry is not None and is_other and entry.is_unchanged(status) else None
 
     def _may_replace(self, path: str, status: os.stat_result) -> bool:
-        """Returns whether the run has copied the file at ``path``, or may overwrite it."""
+        """Returns whether the run is allowed to replace the file at ``path``, for example because the run itself has copied this file."""
         entry = self._entries.get(path)
         if entry is not None and entry.is_unchanged(status):
             return True
@@ -201,12 +202,13 @@ class OutputDelivery:
         self._ledger.seek(self._read_bytes)
         written = self._ledger.read()
         self._read_bytes += len(written)
-        if written and not written.endswith(b"\n"):  # a client was killed while it wrote the last line
+        if written and not written.endswith(b"\n"):  # a client was killed while it was writing the last line
             self._read_bytes += self._ledger.write(b"\n") or 0
         self._entries.update(read_entries(written))
 
     def _note(self, path: str, entry: LedgerEntry) -> None:
-        """Adds a file to the ledger before the file gets its name. So the ledger has every copied file, even if the client is killed."""
+        """Adds a copied file to the ledger. This happens before the file gets its name, so the ledger lists every copied file even if the
+        client is killed."""
         self._entries[path] = entry
         self._ledger.write(json.dumps([path, *entry]).encode() + b"\n")
 
@@ -228,7 +230,7 @@ def deliver_outputs(master: PoolSession, run: int, overwrite: bool = False) -> D
         return None
     delivery = OutputDelivery(master.directory, run, destinations, overwrite)
     with delivery.locked():
-        for output in fetch_outputs(master, all_tasks(master, run)):  # failed tasks too: their files may show the cause
+        for output in fetch_outputs(master, all_tasks(master, run)):  # failed tasks too: their files can show the cause
             index, failed = output.row["index"], output.row["state"] == "failed"
             if output.completed is not None:
                 delivery.copy_task(index, output.completed.files, failed)

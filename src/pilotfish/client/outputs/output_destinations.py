@@ -51,29 +51,31 @@ class OutputDestinations:
     base: str
     """Directory to which the destinations are relative."""
     into: str = ""
-    """Directory of output files without a destination. They become INDEX/NAME below it. If ``into`` is empty, they are not copied."""
+    """Directory for output files without a destination. The file NAME of task INDEX becomes INDEX/NAME in it. If ``into`` is empty, these
+    files are not copied."""
     overwrite: bool = False
-    """Whether files that the run has not made may be replaced."""
+    """Whether to replace files that the run has not made."""
     new_directory: bool = False
     """Whether ``into`` is a new directory ``run-N`` below ``base``. ``record`` creates this directory."""
     resumes: str = ""
-    """The pool directory if the run resumes earlier work, otherwise empty. A run that resumes may replace files that earlier runs
-    copied."""
+    """The pool directory if the run resumes earlier work, otherwise empty. A run that resumes is allowed to replace files that earlier runs
+    of the pool copied."""
     by_task: dict[int, dict[str, str]] = field(default_factory=dict)
-    """Maps the index of a task to a dict. This dict maps the names of the task's outputs to their destinations."""
+    """Destinations by the index of the task and the name of its output, such as ``{0: {"out.csv": "results/0.csv"}}``."""
 
     def find(self, index: int, name: str) -> tuple[str, str] | None:
-        """Returns a directory and the path below it for a file of a task. Returns None if the file is not copied."""
+        """Returns where to copy a file of a task: a directory, and the path below this directory. Returns None if the file is not
+        copied."""
         destination = destination_of(name, self.by_task[index]) if index in self.by_task else None
         if destination is not None:
             return self.base, destination
         return (self.into, f"{index}/{name}") if self.into else None
 
     def check(self, pool: Path, tasks: int | None = None) -> None:
-        """Raises BadInput if two output files have the same destination, or if a destination exists and may not be overwritten.
+        """Raises BadInput if two output files have the same destination, or if a destination already exists and must not be replaced.
 
-        ``pool``: the pool directory. ``tasks``: number of tasks of the run. If it is given, the directories ``into``/INDEX of output files
-        without a destination are checked too.
+        ``pool``: the pool directory. ``tasks``: number of tasks of the run. If ``tasks`` is given, the directories ``into``/INDEX are
+        checked too.
         """
         earlier = EarlierFiles(pool, bool(self.resumes))
         makers: dict[str, tuple[int, str]] = {}
@@ -133,7 +135,7 @@ def plan_outputs(request: RunRequest, source: OutputSource | None, has_files: bo
     """Checks the destinations of all output files of ``pilotfish run``. Returns None if the run has no output files to copy.
 
     ``source``: the tasks of a command, sweep, task list or run file; None for an application whose manager creates the tasks later.
-    ``has_files``: whether tasks may leave output files.
+    ``has_files``: whether tasks can leave output files.
     """
     by_task = source.destinations() if source is not None else {}
     if request.into and any(find_placeholders(request.into)):
@@ -162,7 +164,7 @@ def read_destinations(pool: Path, run: int) -> OutputDestinations | None:
             try:
                 row = json.loads(line)
             except ValueError:
-                continue  # the client was killed while it wrote the last line
+                continue  # the client was killed while it was writing the last line
             if isinstance(row, dict):
                 found = found or OutputDestinations(**row)
             elif found is not None:
@@ -176,13 +178,14 @@ def _record_path(pool: Path, run: int) -> Path:
 
 def refuse_existing(base: str, path: str, shown: str, earlier: EarlierFiles) -> None:
     """Raises BadInput if a destination is an existing file, or a directory that is not empty. ``path``: the destination, relative to
-    ``base``. ``shown``: the option of the user, for the message. ``earlier``: files of earlier runs, which may be replaced."""
+    ``base``. ``shown``: the option of the user, for the message. ``earlier``: decides which files of earlier runs are not refused."""
     if os.path.isdir(base) and status_below(base, path) is not None and (used := _used(f"{base}/{path}", earlier)):
         raise _exists(os.path.relpath(used, base), shown)
 
 
 def _used(path: str, earlier: EarlierFiles) -> str:
-    """Returns the file or directory that would be overwritten: ``path``, or a file in it. Returns an empty text if there is none."""
+    """Returns the path of the file or directory that would be overwritten: ``path`` itself, or a file in the directory ``path``. Returns an
+    empty text if nothing would be overwritten."""
     status = os.lstat(path)
     if stat.S_ISDIR(status.st_mode) and not _entries(path):
         return ""
@@ -211,7 +214,8 @@ def _make(directory: str) -> None:
 
 
 def _make_directory(base: str, run: int) -> str:
-    """Makes the first directory of ``run-N``, ``run-N-2``, … that does not exist. Another pool may have made ``run-N``."""
+    """Makes the directory ``run-N``. If this directory exists, for example because a different pool made it, makes ``run-N-2``,
+    ``run-N-3``, …"""
     for number in range(1, MAX_DIRECTORIES):
         directory = f"{base}/run-{run}" if number == 1 else f"{base}/run-{run}-{number}"
         try:

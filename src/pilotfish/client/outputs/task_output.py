@@ -61,7 +61,7 @@ class TaskOutput:
 
     @property
     def stdout(self) -> bytes:
-        """Standard output. If it is long, a line that says how much is left out replaces its middle."""
+        """Standard output. The middle of a long output is replaced by a line that says how many bytes are left out."""
         return self.streams["stdout"].text
 
     @property
@@ -120,8 +120,8 @@ class TaskOutput:
 
 
 def last_line(data: bytes) -> str:
-    """Returns the last line with visible text. Returns an empty text if there is none. If the beginning of the line is left out, the text
-    begins with the line that says so."""
+    """Returns the last line with visible text, or an empty text. If the beginning of this line was left out of the output, the text begins
+    with the line that says so."""
     lines = data.decode(errors="replace").strip().splitlines()
     is_cut = len(lines) > 1 and lines[-2].startswith(CUT) and lines[-2].endswith("]")
     return " ".join(line.strip() for line in lines[-2 if is_cut else -1 :])
@@ -141,8 +141,7 @@ def fetch_output(master: PoolSession, row: dict[str, Any]) -> TaskOutput:
 
 
 class _Batch:
-    """Outputs that were requested from the master together. ``rows``: rows of the tasks with these outputs, and of tasks without output
-    between them."""
+    """Outputs that one request asks for. ``rows``: consecutive rows of tasks. Some of these tasks possibly have no output."""
 
     def __init__(self, master: PoolSession, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
@@ -151,7 +150,7 @@ class _Batch:
         self._request = master.request("outputs", tasks=self._tasks) if self._tasks else None
 
     def payloads(self) -> Iterator[bytes]:
-        """Yields the outputs. If an answer has only a part of them, requests the rest."""
+        """Yields the outputs. If the answer contains only the first of them, requests the others."""
         while self._request is not None:
             outputs = _split(self._master.wait(self._request))
             self._tasks = self._tasks[len(outputs) :]
@@ -160,8 +159,8 @@ class _Batch:
 
 
 def fetch_outputs(master: PoolSession, rows: Iterable[dict[str, Any]]) -> Iterator[TaskOutput]:
-    """Yields a TaskOutput for each task in ``rows``. One request to the master is for up to TASKS_PER_REQUEST tasks. The next request is
-    sent before the answer to the previous request is used."""
+    """Yields a TaskOutput for each task in ``rows``. One request asks the master for the outputs of up to TASKS_PER_REQUEST tasks. Each
+    request is sent before the answer to the previous request is used."""
     remaining = iter(rows)
     requested: deque[_Batch] = deque()
     while True:
@@ -200,7 +199,7 @@ def failure_note(failure: dict[str, Any]) -> str:
 
 
 def failure_with_output(note: str, wrote: str) -> str:
-    """Returns one line with the failure ``note`` and the program's own message ``wrote``. Shortens the failure, so that a narrow column
-    also shows the message."""
+    """Returns one line with the failure ``note`` and the message ``wrote`` of the program itself. Shortens ``note``, so that even a narrow
+    column shows ``wrote``."""
     first = note.splitlines()[0]
     return f"{first.removeprefix('it ended with ')}: {wrote}" if wrote else first

@@ -1,7 +1,7 @@
 """Stores which files were the programs of a run's tasks, as ``programs-N.jsonl`` in the pool directory.
 
-The master has only a short hash of each program. With the hashes of the files, ``--explain-cache`` names the file that changed, and a rerun
-can make new keys. See ``rerun_keys.py``.
+The master has only one short hash per program. The register has the hash of each file, so ``--explain-cache`` can name the file that
+changed, and a rerun can make new keys (see ``rerun_keys.py``).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class ProgramRegister:
             file.write("".join(f"{line}\n" for line in lines).encode())
 
     def read(self) -> dict[bytes, dict[bytes, dict[str, str]]]:
-        """Maps the short hash of the code of a program to a dict. This dict maps the full hash of the code to the program's files, as
-        {path: hash of the content}."""
+        """Returns {short hash: {full hash: {path: hash of the content}}} for each program of the run. The short and the full hash are
+        hashes of the program's code."""
         found: dict[bytes, dict[bytes, dict[str, str]]] = {}
         with suppress(OSError), open(self._path, "rb") as file:
             for line in file:
-                with suppress(ValueError, TypeError):  # the client was killed while it wrote the last line
+                with suppress(ValueError, TypeError):  # the client was killed while it was writing the last line
                     name, files = json.loads(line)
                     code = bytes.fromhex(name)
                     found.setdefault(code[:PART_BYTES], {})[code] = dict(files)

@@ -1,11 +1,12 @@
-"""Makes new records for tasks that run again, so that ``--resume`` and ``resume=True`` find their results.
+"""Makes new records for tasks that run again, so that ``--resume`` and ``resume=True`` find the results of these tasks later.
 
-The key of a task is a sum of hashes (``applications/reuse/task_keys.py``). A rerun knows the old and the new hash of everything that it
-read again: programs, input files, the user's own modules, and the keys of rerun tasks that the task needs. It replaces these hashes in the
-sum. All other parts of the task are the same as before: its arguments, its environment, and its number among equal tasks.
+The key of a task is a sum of hashes (``applications/reuse/task_keys.py``). A rerun reads programs, input files and the user's own modules
+again, so it knows the old and the new hashes of these files. It also knows the old and the new keys of the rerun tasks that the task needs.
+The rerun replaces the old hashes in the sum by the new hashes. All other parts of the sum stay: the arguments, the environment, and the
+number of the task among equal tasks.
 
-A task gets no record if one of the old hashes is not known, or if something changed that a rerun cannot read again. So a record never names
-other files than those that were sent.
+A task gets no record if one of the old hashes is not known, or if something changed that a rerun cannot read again. So the files in a
+record are always the files that were sent.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Programs = Mapping[bytes, Mapping[bytes, Any]]
 
 
 class SpecFiles(NamedTuple):
-    """A spec and its code: the small files or the function that all its tasks share."""
+    """A spec and its code. The code contains the small files, or the function, that all tasks of the spec share."""
 
     spec: TaskSpec
     code: bytes
@@ -46,8 +47,9 @@ class SpecFiles(NamedTuple):
 class RerunKeys:
     """Makes the records of the tasks of one rerun.
 
-    ``before``: the records that the tasks had, by index. ``needed``: for each task, the other rerun tasks that it needs. ``files``: for
-    each task, the files that it gets from those other tasks: index of the other task, name there, and name in the waiting task.
+    The arguments map the index of a task to data about the task. ``before``: its old record. ``needed``: the indices of other rerun tasks
+    that it needs. ``files``: the files that it gets from these other tasks, each as (index of the other task, name of the file there, name
+    here). ``programs``: see ``ProgramRegister.read``.
     """
 
     def __init__(
@@ -60,11 +62,11 @@ class RerunKeys:
         self._before, self._needed, self._files, self._programs = before, needed, files, programs
         self._old, self._new = ExecutableKeys(), ExecutableKeys()
         self._made: dict[int, bytes] = {}
-        """New records, in which the keys of other tasks are still the old ones."""
+        """New records, but still with the old keys of the other tasks that the task needs."""
 
     @property
     def programs(self) -> dict[bytes, ProgramFiles]:
-        """The programs as they are now."""
+        """The current programs, by the hash of their code."""
         return self._new.programs
 
     def add_spec(self, number: int, old: SpecFiles, new: SpecFiles) -> None:
@@ -91,7 +93,7 @@ class RerunKeys:
         path, packages = old.spec.launch.get("path") or [], old.spec.launch.get("packages")
         data = unpack(old.code)[1] if old.spec.launch.get("modules") else b""
         if packages is None or installed_packages(path) != packages or not OwnModules(path).renewable(data):
-            return  # the slots may use other packages or compiled modules than those that the old key names
+            return  # the slots possibly use different packages or compiled modules than before
         modules = [modules_term(str(one.spec.launch.get("modules", ""))) for one in (old, new)]
         inputs = [_hash_inputs(one) for one in (old, new)]
         for index in indices:
@@ -104,7 +106,8 @@ class RerunKeys:
             self._made[index] = key + code + before[_CODE_END : _INPUTS.start] + inputs[1][:PART_BYTES] + before[_INPUTS.stop :]
 
     def records(self) -> list[tuple[int, bytes]]:
-        """Returns pairs of the index of a task and its new record. A task gets no record if it needs a rerun task that gets no record."""
+        """Returns the index and the new record of each task that gets a record. A task gets no record if it needs a rerun task without a
+        record."""
         found: dict[int, bytes] = {}
         for index in sorted(self._made):  # a task needs only earlier tasks
             record, needed = self._made[index], dict.fromkeys(self._needed.get(index, ()))

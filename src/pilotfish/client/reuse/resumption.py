@@ -1,4 +1,4 @@
-"""Decides which tasks of a run may have the results of earlier tasks, and explains why other tasks must run."""
+"""Decides which tasks of a run are allowed to get the results of earlier tasks, and explains why the other tasks run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pilotfish.client.descriptions.task_source import MadeTask
 
 START_S = 1.0
-"""Seconds by which a file may seem older than the start of the task that made it."""
+"""A file counts as made by a task if it is at most this many seconds older than the start of the task."""
 CHUNK = 1000
 """Maximum number of tasks in one request."""
 
 
 class Resumption:
-    """Lets the tasks of one run have results of earlier tasks. With ``explain=True``, it keeps the data for the method ``explain``.
-    ``overwrite``: whether a task may replace an output file that changed since the end of an earlier task."""
+    """Lets the tasks of one run get the results of earlier tasks. With ``explain=True``, keeps the data for the method ``explain``.
+    ``overwrite``: whether a task is allowed to replace an output file that changed after the end of the earlier task."""
 
     def __init__(self, session: PoolSession, explain: bool = False, overwrite: bool = False) -> None:
         self._session = session
@@ -42,16 +42,17 @@ class Resumption:
         self._needed: dict[int, tuple[int, ...]] = {}
         """Maps the position of a task to the positions of the tasks that it needs."""
         self._changed: dict[int, tuple[LastChange, LastChange]] = {}
-        """Maps the position of a task to the last changes of a file that it names, and of a program file."""
+        """For each position of a task: the last change of a file that the task names, and the last change of a program file."""
         self._missing: dict[int, str] = {}
-        """Maps the position of a task to a file that its command writes, and that does not exist."""
+        """For each position of a task: a file that the command of the task writes, and that does not exist."""
         self._outdated: dict[int, str] = {}
-        """Maps the position of a task to the reason why its output files are not up to date."""
+        """For each position of a task: the reason why its output files are not up to date."""
         self._shared_outputs: SharedOutputs | None = None
 
     def decide(self, made: Iterator[MadeTask], sandbox: bool) -> Iterator[MadeTask]:
-        """Marks the tasks that may get earlier results. A task without a sandbox may get an earlier result only if the output files of the
-        earlier task are up to date, as with make. Raises BadInput if the task would replace an output file that somebody changed."""
+        """Marks the tasks that are allowed to get earlier results. With a sandbox, these are all tasks. A task without a sandbox runs
+        again, as with make, if the output files of the earlier task are not up to date. Raises BadInput if this task would replace an
+        output file that somebody changed."""
         place = 0
         while chunk := list(islice(made, CHUNK)):
             with_files = [] if sandbox else [one for one in chunk if one.executable.outputs]
@@ -75,18 +76,18 @@ class Resumption:
         return self._shared_outputs
 
     def taken_as_outputs(self) -> list[str]:
-        """Returns the files that were taken as outputs of several earlier tasks."""
+        """Returns the files that count as outputs of several earlier tasks (see ``SharedOutputs``)."""
         return self._shared_outputs.found() if self._shared_outputs is not None else []
 
     def missing_files(self, run: int) -> list[str]:
-        """Returns files that reused tasks of the run wrote when they ran, and that do not exist any more. Only files are found to which the
-        text of a command redirects its output."""
+        """Returns files that should exist but do not: a task of this run with a reused result wrote them when it ran earlier. Finds only
+        files after a ``>`` in the text of a command."""
         tasks = all_tasks(self._session, run) if self._missing else ()
         found = (self._missing.get(task["index"]) for task in tasks if task["reused_from"] is not None)
         return list(dict.fromkeys(filter(None, found)))
 
     def note(self, needs: TaskNeeds, inputs: Iterable[str]) -> None:
-        """Stores the record and the inputs of the next task. Call it instead of ``decide`` for tasks that may always have earlier
+        """Stores the record and the inputs of the next task. Call it instead of ``decide`` for tasks that are always allowed to get earlier
         results."""
         if not self._explains:
             return
@@ -104,9 +105,11 @@ class Resumption:
         return self._ask(joined, {}) if joined else []
 
     def _outdated_output(self, outputs: Iterable[str], earlier: dict[str, Any]) -> str:
-        """Returns why the output files of a task are not up to date; empty if they are, or if there is no earlier task.
+        """Returns the reason why the output files of a task are not up to date. Returns an empty text if they are up to date, or if there
+        is no earlier task.
 
-        A file that changed after the end of the earlier task is an error, because somebody else changed it, and the task would replace it.
+        Raises BadInput if a file changed after the end of the earlier task: somebody else changed the file, and the task would replace it.
+        With ``overwrite``, such a file is not up to date instead.
         """
         if earlier["source"] is None:
             return ""
@@ -159,17 +162,19 @@ class Resumption:
 
 
 def _written_at(path: str, started_at: float) -> float:
-    """Returns when an output got its content. ``started_at``: start of the task that made it.
+    """Returns the time at which an output file got its content. ``started_at``: start of the task that made the file.
 
-    The modification time does not count if it is before the start of the task: the file may have been restored or moved here, and got this
-    name at the time of the status change. Otherwise, a later status change is no new content: it may be a ``chmod`` or a hard link.
+    This is usually the modification time. A later status change does not count, because it can be a ``chmod`` or a hard link. But if the
+    modification time is before the start of the task, somebody probably restored the file or moved it here. The time of the status change
+    counts then.
     """
     status = os.stat(path)
     return status.st_ctime if status.st_mtime < started_at - START_S else status.st_mtime
 
 
 def _clock_ahead_s(path: str) -> float:
-    """Returns by how many seconds the clock of the file system is ahead, as that of an NFS server may be."""
+    """Returns how many seconds the clock of the file system is ahead of the clock of this machine. A file system of an NFS server has its
+    own clock."""
     try:
         with TemporaryFile(dir=os.path.dirname(path) or ".") as file:
             return max(0.0, os.fstat(file.fileno()).st_mtime - time.time())
@@ -178,7 +183,7 @@ def _clock_ahead_s(path: str) -> float:
 
 
 def _is_missing(name: str) -> bool:
-    """Returns whether a file does not exist. Returns False for a name that only the shell can read."""
+    """Returns whether a file does not exist. Returns False for a name such as ``$OUT`` that only the shell can expand."""
     return not set(name) & set("$`*?[\\'\"") and not os.path.lexists(name)
 
 

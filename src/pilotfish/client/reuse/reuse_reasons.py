@@ -17,11 +17,11 @@ from pilotfish.model.contents import KEY_LENGTH, PART_BYTES
 from pilotfish.portable.payload_format import unpack
 
 MAX_KNOWN = 1000
-"""Maximum number of tasks whose specs are kept for comparisons."""
+"""Maximum number of tasks whose specs are cached for comparisons."""
 MAX_DESCRIBED = 100_000
-"""Maximum number of tasks of a run whose parameters are compared with those of new tasks."""
+"""Maximum number of tasks per run whose parameters are compared."""
 MAX_RANGES = 5
-"""Maximum number of ranges of tasks in one line."""
+"""Maximum number of ranges of tasks, such as ``3.0 … 3.8``, in one line."""
 _CODE = slice(KEY_LENGTH, KEY_LENGTH + PART_BYTES)
 
 
@@ -36,8 +36,8 @@ class NewTask(NamedTuple):
 
 
 class NotReused(NamedTuple):
-    """A task that runs although ``--resume`` was given, and why. ``code``: the reason in one word. ``summary``: the reason without the
-    details that differ from task to task; tasks with the same summary can be shown in one line. ``example``: such a detail."""
+    """A task that runs although ``--resume`` was given, with the reason. ``code``: the reason in one word. ``summary``: the reason without
+    the details that differ from task to task. Tasks with the same summary share a line. ``example``: one of the details."""
 
     task: str
     code: str
@@ -90,13 +90,14 @@ class ReuseReasons:
         return NotReused(task.id, code, text, summary or text, example)
 
     def note_changed(self, task: NewTask, file: str, row: Mapping[str, Any], since: str) -> NotReused:
-        """Explains a task for which a file changed since the earlier task ended or started. ``row``: the answer of the master."""
+        """Explains a task that runs because a file changed after the earlier task had ended or started. ``row``: the answer of the
+        master."""
         (shown,) = shown_files([file])
         text = f"{shown} changed after task {row['source'] or row['nearest']} had {since}"
         return self.note_not_reused(task, "file", text, f"{shown} changed after the earlier tasks had {since}")
 
     def compare(self, task: NewTask, row: Mapping[str, Any]) -> NotReused:
-        """Explains a task with a record. ``row``: the answer of the master."""
+        """Explains a task that has a record, by comparison with earlier tasks. ``row``: the answer of the master."""
         return self.note_not_reused(task, *self._compare(task, row))
 
     def _compare(self, task: NewTask, row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -115,8 +116,8 @@ class ReuseReasons:
         return code, f"task {nearest} {text}", f"the earlier task {text}"
 
     def _other_tasks(self, task: NewTask, nearest: str, is_equal: bool) -> tuple[str, str, str]:
-        """Explains a task that did not get the result of the earlier task ``nearest``, although both do the same. ``is_equal``: whether the
-        keys of both tasks are equal."""
+        """Explains why a task did not get the result of the earlier task ``nearest``, although both tasks do the same. ``is_equal``:
+        whether the keys of both tasks are equal."""
         runs = next((index for index in task.needed if index in self._not_reused), None)
         if runs is not None:
             text = f"did the same, but task {self._run}.{runs}, which it needs, runs again"
@@ -155,11 +156,11 @@ class _Parameters:
         self._session = session
         self._run = str(run)
         self._known: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]], dict[tuple[Any, ...], str]]] = {}
-        """Maps a run to three things: the names of its parameters; a dict from the id of a task to its values; and a dict from values, as
-        ``_numbers`` converts them, to the id of the task that has these values."""
+        """For each run: the names of its parameters; the values of each task by the id of the task; and the id of a task by its values,
+        converted by ``_numbers``."""
 
     def compare(self, task: str, nearest: str) -> tuple[str, ...]:
-        """Returns the reason for a task whose arguments no earlier task had, its summary and an example."""
+        """Explains a task whose arguments no earlier task had. Returns the reason, its summary and possibly an example."""
         (names, new, _), (old_names, old, by_number) = self._of(self._run), self._of(nearest.partition(".")[0])
         values = new.get(task)
         plain = "no earlier task had these arguments"
@@ -206,9 +207,9 @@ class _Differences:
         self._known: dict[str, _Spec] = {}
 
     def find(self, task: NewTask, earlier: str, earlier_code: bytes) -> dict[str, str]:
-        """Returns which files, inputs and environment variables of two tasks differ, as far as this is known. The keys are ``code``,
-        ``inputs`` and ``environment``; each value is a text with the names. A key without known differences is left out.
-        ``earlier_code``: the short hash of the earlier program."""
+        """Returns the known differences between two tasks. The keys are ``code``, ``inputs`` and ``environment``; each value is a text with
+        the names of files, inputs or variables that differ. A key without known differences is left out. ``earlier_code``: the short hash
+        of the earlier program."""
         new, old = self._of(task.id), self._of(earlier)
         inputs = _different(new.files, old.files) or sorted(task.inputs)
         variables = _different(new.variables, old.variables)
@@ -223,7 +224,7 @@ class _Differences:
         return texts
 
     def how(self, task: str, earlier: str) -> str:
-        """Returns a text about the first option that differs between two tasks; empty if no option differs."""
+        """Returns a text about the first option that differs between two tasks. Returns an empty text if no option differs."""
         new, old = self._of(task).launch, self._of(earlier).launch
         return next((text for name, text in _HOW.items() if new.get(name) != old.get(name)), "")
 
@@ -241,7 +242,8 @@ class _Differences:
         ]
 
     def _inside(self, earlier: str, old: str | None, new: str | None) -> list[str]:
-        """Returns the packages that differ between two directories of installed packages; empty for hashes of files."""
+        """Returns the packages that differ between two directories of installed packages. ``old``, ``new``: hashes of these directories.
+        For hashes of files, the list is empty."""
         rows = [
             self._programs_of(run).get(bytes.fromhex(digest or "")[:PART_BYTES], {}) for run, digest in ((earlier, old), (self._run, new))
         ]

@@ -10,15 +10,17 @@ from typing import Any
 from pilotfish.client.session import PoolSession, all_tasks
 
 REPORT_S = 0.1
-"""Seconds by which the start of a task in its row may be too late: the row has the time when the end was reported, less the duration. It
-is short, because a file that was edited just before a rerun is not an output."""
+"""The start time of a task in its row can be this many seconds too late. It is calculated: the time when the end was reported, less the
+duration. The number is small, so that a file that a user edited just before a rerun does not count as an output."""
 
 
 class SharedOutputs:
-    """The files that several tasks of a command name, and that changed last while tasks of an earlier run of the same command ran.
+    """Files that the tasks of a command write together. A file counts if several tasks of the command name it, and if it changed last while
+    an earlier run of the same command had running tasks.
 
-    Each of these tasks may have changed the file, so the change does not mean that the tasks that ended before the change are out of date.
-    ``command``: the command of the run. Its values do not count. ``words``: the words that are in the commands of several tasks.
+    Any of these tasks can have changed such a file. So the change does not mean that tasks that ended before it must run again.
+    ``command``: the command of the run. Parameter values in it do not count. ``words``: the words that are in the commands of several
+    tasks.
     """
 
     def __init__(self, session: PoolSession, command: str, words: frozenset[str]) -> None:
@@ -27,10 +29,11 @@ class SharedOutputs:
         self._words = words
         self._runs: list[dict[str, Any]] | None = None
         self._found: dict[str, bool] = {}
-        """Maps a path to whether it is an output. The first answer counts, because tasks of the new run may change the file again."""
+        """The answers of ``is_output`` by path. The first answer is kept, because tasks of the new run can change the file again."""
 
     def is_output(self, sources: Collection[str], path: str, changed_at: float) -> bool:
-        """Returns whether tasks of an earlier run made the last change of a file. Arguments: see ``OutputTest``."""
+        """Returns whether a file counts as an output: its last change was made during a task of an earlier run. Arguments: see
+        ``OutputTest``."""
         if not all(source in self._words for source in sources):
             return False
         known = self._found.get(path)
@@ -56,6 +59,6 @@ class SharedOutputs:
 
 
 def _without_values(command: str) -> str:
-    """Returns a command without the parameters before ``--`` and without the lists after ``:::``."""
+    """Returns a command without the options before ``--`` and without the lists after ``:::``."""
     template = re.split(r"(?:^|\s)-- ", command, maxsplit=1)[-1]
     return re.split(r"\s:::", template, maxsplit=1)[0]

@@ -1,8 +1,8 @@
 """Runs a command with a timeout and limits on its output. If the command takes too long or prints too much, its whole process group is
 killed.
 
-The module does not use the subprocesses of asyncio, for two reasons. After the end of a command, asyncio waits until no background process
-holds a pipe of the command open. And asyncio needs a thread for each subprocess.
+The module does not use the subprocesses of asyncio, for two reasons. First, asyncio waits for all background processes that hold a pipe of
+the command open, even if the command itself has ended. Second, asyncio needs a thread for each subprocess.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ MAX_STDOUT_BYTES = 16 * 1024 * 1024
 MAX_STDERR_BYTES = 1024 * 1024
 FLOODED = "it wrote more than 16 MiB and was killed"
 PIPES_S = 0.5
-"""Seconds during which output is still read after the end of a command, if background processes hold its pipes open."""
+"""If background processes hold the pipes of an ended command open, output is read for this many seconds after the end."""
 KILL_S = 2.0
-"""Maximum seconds to wait for the end of a killed process. A process may hang in a broken file system and is then left behind."""
+"""Maximum seconds to wait for the end of a killed process. A process that hangs in a broken file system is left behind."""
 
 
 def environment(public: bool = False, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the environment for commands: the environment of the master, changed so that commands print English messages, without the
-    variables of Pilotfish, and with the variables ``more``.
+    """Returns the environment for commands. It is the environment of the master with the variables ``more``, and without the variables of
+    Pilotfish. The language is set, so that commands print English messages.
 
-    If ``public`` is True, variables of the master that look like secrets are left out.
+    If ``public`` is True, variables whose names look like secrets are left out too.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTFISH_") and name != "LANGUAGE"}
     if public:
@@ -44,8 +44,8 @@ OnData = Callable[[bytes], None]
 
 
 class ChildProcess:
-    """A running command. ``ended``: future of the exit status, as a shell numbers it. ``pipes_closed``: future that is done when every
-    process has closed stdout and stderr of the command."""
+    """A running command. ``ended``: a future with the exit status, in the numbering of shells. ``pipes_closed``: a future that becomes done
+    when every process has closed stdout and stderr of the command."""
 
     def __init__(self, argv: Sequence[str], stdin: int, on_stdout: OnData, on_stderr: OnData, env: Mapping[str, str] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class ChildProcess:
         finally:
             os.close(child_stdout)
             os.close(child_stderr)
-        process.returncode = 0  # This class waits for the process through its pidfd. Popen must not wait for it.
+        process.returncode = 0  # This class waits for the process through a pidfd, so Popen must not wait.
         self.pid = process.pid
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.pipes_closed: asyncio.Future[None] = self._loop.create_future()
@@ -80,7 +80,7 @@ class ChildProcess:
             self._loop.add_reader(pipe, self._read, pipe)
 
     def kill(self) -> None:
-        """Kills the process and its group. The process id cannot belong to another process, because this class has not reaped it yet."""
+        """Kills the process and its group. The process id still belongs to this process, because only this class reaps it."""
         if not self.ended.done():
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -113,7 +113,7 @@ class ChildProcess:
 
 
 class _Output:
-    """What a command writes to one pipe, up to ``limit`` bytes. Further bytes are read and dropped.
+    """The first ``limit`` bytes that a command writes to one pipe. Further bytes are read and dropped.
 
     ``flood``: future that becomes done when the command has written more than ``MAX_STDOUT_BYTES`` to this pipe.
     """
@@ -137,8 +137,9 @@ class _Output:
 
 
 async def run_child(argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None = None) -> CommandOutput:
-    """Runs a command to its end, or until the timeout. ``env``: its whole environment. If the command was killed, the status is None."""
-    # A pipe would need a task that writes to it; a file in memory does not.
+    """Runs a command until it ends, or kills it after the timeout. ``env``: the whole environment of the command. The status of a killed
+    command is None."""
+    # The input comes from a file in memory, because a pipe would need an asyncio task that writes to the pipe.
     source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else subprocess.DEVNULL
     flood: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stdout, stderr = _Output(MAX_STDOUT_BYTES, flood), _Output(MAX_STDERR_BYTES, flood)

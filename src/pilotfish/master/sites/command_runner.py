@@ -1,4 +1,4 @@
-"""Runs the commands for a site, on this machine or over ssh, and limits their rate. A log file lists the recent commands."""
+"""Runs the commands for a site on this machine or over ssh, and limits the rate of submissions. A log file lists the recent commands."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from pilotfish.master.sites.ssh_connection import MISSING, SshCommand, SshConnec
 from pilotfish.model.site import Site
 
 MAX_SESSIONS = 8
-"""Maximum number of simultaneous commands over one connection. Servers allow ten sessions, and a tunnel may need one of them."""
+"""Maximum number of simultaneous commands over one connection. Servers usually allow ten sessions per connection, and a tunnel can need one
+of the ten."""
 MAX_LOG_BYTES = 1 << 20
 BURST_S = 5.0
-"""After a pause, as many submissions may start at the same time as the rate allows in this many seconds."""
+"""After a pause, several submissions can start at once: as many as the rate allows in this many seconds."""
 NOT_PERMITTED = 126
 _WITH_VARIABLES = 'IFS= read -r variables && eval "$variables" && exec "$@"'
-"""Shell script that sets the variables from the first line of its input and then runs a command. The command reads the other lines.
-Variables on a command line could be read by all users. The script is one line, because csh as a login shell accepts only one line.
+"""Shell script that sets the variables from the first line of its input and then runs a command. The command reads the other lines. The
+variables are not on the command line, because all users could read them there. The script is one line, because csh as a login shell accepts
+only one line.
 """
 
 
 class RateLimit:
-    """Limits the rate of submissions with a token bucket, which is stored as the time at which the next token is due."""
+    """Limits the rate of submissions with a token bucket. The state of the bucket is one number: the time at which the next token is
+    due."""
 
     def __init__(self, per_minute: float) -> None:
         self._interval_s = 60.0 / per_minute if per_minute > 0 else 0.0
@@ -38,7 +41,7 @@ class RateLimit:
         self._next_at = 0.0
 
     def take(self, now: float) -> float:
-        """Takes a token for one submission. Returns the seconds until the submission may start."""
+        """Takes a token for one submission. Returns how many seconds the submission must wait."""
         self._next_at = max(self._next_at, now - self._burst_s)
         wait_s = max(0.0, self._next_at - now)
         self._next_at += self._interval_s
@@ -60,7 +63,7 @@ class CommandRunner:
 
     @property
     def login_needed(self) -> str:
-        """Returns the message of ssh if a user must log in (``pilotfish site login``); otherwise an empty text."""
+        """Returns the message of ssh if a user must log in (``pilotfish site login``). Otherwise returns an empty text."""
         return next((connection.login_needed for connection in self._connections.values() if connection.login_needed), "")
 
     def ssh(self, at: str = "") -> SshCommand:
@@ -69,7 +72,8 @@ class CommandRunner:
         return SshCommand(self.name, at or self.site.via, self._sockets, self.site.options.get("ssh_config", ""), jump)
 
     async def run(self, command: Command, submission: bool = False) -> CommandOutput:
-        """Runs a command. Failures are part of the output and are never raised. The timeout begins when the command starts."""
+        """Runs a command and returns its output. A failure of the command is described in the output and raises no exception. The timeout
+        begins when the command starts."""
         if submission:
             await asyncio.sleep(self._rate.take(asyncio.get_running_loop().time()))
         async with self._slots:
@@ -110,7 +114,7 @@ class CommandRunner:
             argv = ("env", *(f"{name}={HIDDEN}" for name in self.site.environment), *argv)
         text = shlex.join(argv)
         if destination:
-            # The remote shell parses the text again. This matters only if the text has words to quote.
+            # The remote shell parses the text a second time. So a text with quoted words must be quoted again.
             text = f"ssh {destination} {text if text == ' '.join(argv) else shlex.quote(text)}"
         return f"{text}  # {len(command.stdin)} characters of input" if command.stdin else text
 

@@ -1,4 +1,4 @@
-"""Checks how long the credentials of a site are valid: tickets, proxies, certificates and tokens."""
+"""Checks how long the credentials of a site remain valid: tickets, proxies, certificates and tokens."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S = 300.0
 MIN_INTERVAL_S = 15.0
-"""Shortest time in seconds between two checks: shortly before a credential expires, and while pilots wait for a new credential."""
+"""Shortest interval between two checks in seconds. It is used shortly before a credential expires, and while pilots wait for a new
+credential."""
 WARN_S = 3600.0
-"""The user is warned at most this many seconds before a credential expires."""
+"""The user is warned when a credential expires in less than this many seconds."""
 WARN_SHARE = 0.25
-"""The user is warned only when at most this fraction of the lifetime is left. Otherwise a ticket for ten minutes would warn at once."""
+"""In addition, at most this fraction of the lifetime must be left. Without this rule, a ticket that lasts ten minutes would cause a warning
+at once."""
 
 
 @dataclass(slots=True)
@@ -46,7 +48,7 @@ class CredentialState:
 
 
 class CredentialWatch:
-    """Checks the credentials of one site while the site has pilots, so that an unused site needs no login."""
+    """Checks the credentials of one site. Checks only while the site has pilots, so that an unused site needs no login."""
 
     def __init__(self, name: str, site: Callable[[], Site], access: SiteAccess, tell: Callable[[i.Input], None]) -> None:
         self.name = name
@@ -62,7 +64,7 @@ class CredentialWatch:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     def stop(self) -> None:
-        """Stops checking and forgets all states, because they will be out of date at the next start."""
+        """Stops checking and forgets the states of all credentials, because the states will be out of date at the next start."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
@@ -72,7 +74,8 @@ class CredentialWatch:
             self._tell(i.CredentialsSeen(self.name, ()))
 
     async def require_valid(self) -> bool:
-        """Returns True. Raises UnclearAnswer if a credential is missing or expired. A credential that cannot be checked counts as valid."""
+        """Returns True if all credentials are valid. Raises UnclearAnswer if a credential is missing or expired. A credential that cannot
+        be checked counts as valid."""
         if self._site().credentials:
             self.start()
             await self._checked.wait()
@@ -98,7 +101,7 @@ class CredentialWatch:
         if required:
             self._tell(i.CredentialsSeen(self.name, tuple(state.seen() for state in self._states.values())))
         if self.trouble():
-            # Pilots wait for a new credential, so the next checks come sooner.
+            # Pilots wait for a new credential, so the intervals between checks become shorter.
             self._wake.set()
         return not self.trouble()
 
@@ -113,7 +116,7 @@ class CredentialWatch:
         except CommandRefused as absence:
             self._states[text] = CredentialState(needed, -math.inf, problem=str(absence))
         except UnclearAnswer as problem:
-            # The state that was known before stays valid.
+            # The last known state of the credential stays.
             self._states.setdefault(text, CredentialState(needed, math.inf)).problem = str(problem)
         else:
             warn_s = min(WARN_S, lifetime.whole_s * WARN_SHARE) if lifetime.whole_s > 0 else WARN_S
@@ -123,12 +126,12 @@ class CredentialWatch:
         while True:
             try:
                 await self.check()
-            except Exception:  # If a tool prints unexpected output, pilots must not wait forever.
+            except Exception:  # pilots must not wait forever because of unexpected output of a tool
                 log.exception("site %s: its credentials could not be checked", self.name)
             self._checked.set()
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.interval_s()):  # wait_for may swallow a cancellation
+                async with asyncio.timeout(self.interval_s()):  # wait_for can swallow a cancellation
                     await self._wake.wait()
 
     def interval_s(self) -> float:

@@ -1,7 +1,7 @@
 """Starts, watches and ends pilots on this machine: the site ``local``.
 
-A pilot is a process, and the controller waits for its end without polling. A restarted master takes over the processes of the previous
-master.
+A pilot at this site is a process. The controller waits for the end of the process without polling. A restarted master takes over the
+processes of the previous master.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pilotfish.store.keyring import Keyring, write_private
 from pilotfish.store.pool_directory import PoolDirectory
 
 UNUSED_S = 30.0
-"""Seconds after which an agent that was started ahead of time is ended, if no pilot has needed it."""
+"""Seconds until a prestarted agent is ended, if no pilot has used it."""
 PROCESS_FILE = "process"
-"""Name of the file in the directory of a pilot that contains the job id of the pilot."""
+"""Name of the file that contains the job id of a pilot. It is in the directory of the pilot."""
 KILL_AFTER_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 LOG_TAIL_BYTES = 2000
@@ -37,10 +37,10 @@ class LocalProcess:
     pid: int
     pidfd: int
     child: bool
-    """Whether this master started the process. If so, it can wait for the process and read its exit status."""
+    """Whether this master started the process. Only then can the master read the exit status of the process."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     kill_timer: asyncio.TimerHandle | None = None
-    """Set after SIGTERM was sent."""
+    """Timer for SIGKILL. It is set when SIGTERM is sent."""
 
 
 class LocalController:
@@ -55,7 +55,7 @@ class LocalController:
         self.endpoints: list[dict[str, Any]] = []
 
     def use_prestarted(self, agent: PrestartedAgent) -> None:
-        """Gives the first pilot of this master to ``agent``. If no pilot comes soon, ends the agent."""
+        """Keeps a prestarted agent for the first pilot of this master. If no pilot comes within UNUSED_S seconds, ends the agent."""
         self._prestarted = agent
         asyncio.get_running_loop().call_later(UNUSED_S, self.drop_prestarted)
 
@@ -80,28 +80,30 @@ class LocalController:
         agent, self._prestarted = self._prestarted, None
         if agent is None or not agent.is_alive():
             agent = PrestartedAgent(self._pool.directory, self._pool.log)
-        # Written before the agent gets its command: if this master dies in between, the next master still finds the process.
+        # The file is written before the agent gets its command. If this master dies between these steps, the next master still finds the
+        # process.
         write_private(directory / PROCESS_FILE, job_id(agent.pid, started_at(agent.pid)).encode(), durable=False)
         agent.begin(agent_arguments(self._pool, pilot, size, self._poll_s, self._cache_size), directory / "agent.log")
         return agent.pid
 
     def drop_prestarted(self) -> None:
-        """Ends the agent that was started ahead of time, if no pilot has needed it."""
+        """Ends the prestarted agent if no pilot has used it."""
         agent, self._prestarted = self._prestarted, None
         if agent is not None:
             agent.drop()
 
     def _write_credentials(self, pilot: str) -> None:
-        """Writes the credentials of a pilot. An adopted pilot gets new credentials, because a new master may listen at another port."""
+        """Writes the credentials of a pilot. An adopted pilot gets new credentials, because possibly the new master listens at a different
+        port."""
         directory = self._pool.pilot(pilot)
         for folder in (directory.parent, directory):
-            # Parent directories are not created: if the pool directory was deleted, a new one would be readable by other users.
+            # This does not create parent directories: if the pool directory was deleted, other users could read a new one.
             folder.mkdir(mode=0o700, exist_ok=True)
         write_private(directory / "credentials.json", self._keyring.credentials(f"pilot:{pilot}", self.endpoints), durable=False)
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Takes over a pilot of the previous master. Watches the pilot if it runs, starts it if it was only requested, and reports its end
-        if it has ended.
+        """Takes over a pilot of the previous master. Watches the pilot if it is running. Starts the pilot if the previous master has not
+        started it. Reports the end of the pilot if it has ended.
 
         If the previous master crashed just after the start of the pilot, the job id is not in the journal, and ``job`` is empty. In this
         case, the job id is read from a file of the pilot.
@@ -169,7 +171,7 @@ class LocalController:
         if status is not None:
             reason = describe_exit(os.waitstatus_to_exitcode(status), _last_line(directory / "agent.log"))
         self._tell(i.PilotEndReported(pilot, well, reason, witnessed=status is not None))
-        # Agents remove their working directory, except if they were killed together with their supervisor.
+        # An agent or its supervisor removes the working directory, but possibly both were killed.
         shutil.rmtree(self._pool.work / pilot, ignore_errors=True)
         if well:
             _remove(directory)
@@ -186,7 +188,7 @@ def agent_arguments(pool: PoolDirectory, pilot: str, size: PilotSize, poll_s: fl
 
 
 def job_id(pid: int, started: str) -> str:
-    """Joins process id and start time, because another process may get the same process id later."""
+    """Returns a job id: process id and start time. The start time is needed because a later process can get the same process id."""
     return f"{pid}:{started}"
 
 

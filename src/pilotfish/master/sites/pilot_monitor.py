@@ -1,7 +1,7 @@
 """Polls the queue of a site and cancels pilots.
 
-One query asks for all pilots of the site; with the ssh backend, one query asks for all pilots of one host. A pilot that is missing from an
-answer may still exist.
+One query asks for all pilots of the site, or for all pilots of one host with the ssh backend. An answer is *clear* if the queue answered
+completely and without errors. A pilot that is missing from an answer possibly still exists.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pilotfish.model import inputs as i
 from pilotfish.model.site import BOOTSTRAP, CANCELLED, DIED, EXPIRED, VANISHED
 
 MAX_MISSES = 3
-"""If this many consecutive clear answers do not list a pilot, and the pilot has no worker, the pilot counts as ended. If the site has
-received the cancellation of the pilot, one answer that does not list the pilot is enough."""
+"""A pilot without a worker counts as ended if this many consecutive clear answers do not list the pilot. After the site has received the
+cancellation of a pilot, one such answer is enough."""
 CANCEL_AGAIN = 5
-"""Number of polls that still list a cancelled pilot before the pilot is cancelled again."""
+"""If this many polls still list a cancelled pilot, it is cancelled again."""
 EARLY_POLL_S = 1.0
 
 
@@ -30,7 +30,7 @@ class PilotMonitor:
         self._to_cancel: dict[str, str] = {}
         """Jobs to cancel, with their hosts."""
         self._backoff = 1
-        """Factor that lengthens the poll interval. It grows while no host answers."""
+        """Factor by which the poll interval is longer than usual. The factor grows while no host answers."""
         self._next_poll_at = 0.0
         self._next_early_poll_at = 0.0
         self._polling: asyncio.Task[None] | None = None
@@ -48,7 +48,8 @@ class PilotMonitor:
             self._polling.cancel()
 
     def poll_early(self) -> None:
-        """Moves the next poll forward, because the site has just accepted pilots. Has an effect at most once per poll interval."""
+        """Lets the next poll come sooner, because the site has just accepted pilots. Further calls during the same poll interval have no
+        effect."""
         if time.monotonic() >= self._next_early_poll_at:
             self._next_early_poll_at = time.monotonic() + self._pilots.site.period_s
             self._poll_soon()
@@ -72,7 +73,7 @@ class PilotMonitor:
             await self._poll()
 
     async def _poll(self) -> None:
-        """Polls each host separately. If one host does not answer, the pilots of the other hosts are still seen."""
+        """Polls each host separately, so that the other pilots are still seen if one host does not answer."""
         by_host: dict[str, list[PilotRecord]] = {}
         for pilot in self._pilots.records.values():
             if pilot.job:
@@ -85,7 +86,7 @@ class PilotMonitor:
             self._pilots.clear_trouble(POLLING)
 
     async def _poll_host(self, asked: list[PilotRecord]) -> bool:
-        """Polls the pilots of one host. Returns True if the answer was clear."""
+        """Polls the pilots of one host. Returns True if the host answered completely and without errors."""
         try:
             return await self._pilots.guard(partial(self._query, asked))
         except (UnclearAnswer, CommandRefused) as problem:
@@ -101,7 +102,8 @@ class PilotMonitor:
         return clear
 
     async def _handle_missing(self, missing: list[PilotRecord]) -> None:
-        """Asks the accounting of the site how pilots ended that left the queue. A pilot unknown to the accounting may still exist."""
+        """Handles pilots that the queue did not list: asks the accounting of the site how these pilots ended. A pilot that the accounting
+        does not know possibly still exists."""
         if not missing:
             return
         pilots = self._pilots
@@ -114,10 +116,10 @@ class PilotMonitor:
             known = pilots.master.find_pilot(pilot.id)
             if pilot.cancel_sent or (pilot.cancelled and pilot.misses >= MAX_MISSES):
                 pilots.remove(pilot, i.PilotEndReported(pilot.id, True, "cancelled", cause=CANCELLED))
-            # A worker that sends heartbeats proves that the pilot runs.
+            # A connected worker proves that its pilot runs.
             elif pilot.misses >= MAX_MISSES and not (known is not None and known.workers):
                 reason = f"{pilots.name} no longer knows its job {pilot.job}"
-                # If the job still exists, no later step would cancel it.
+                # Possibly the job still exists, and no later step would cancel it.
                 self.cancel(pilot)
                 pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))
 
@@ -133,7 +135,7 @@ class PilotMonitor:
             if pilot.cancelled:
                 pilot.polls_since_cancel += 1
                 if pilot.polls_since_cancel % CANCEL_AGAIN == 0:
-                    # A daemon that was restarted may have forgotten the cancellation.
+                    # A restarted batch system has possibly forgotten the cancellation.
                     self.cancel(pilot)
             shown = (status.phase == RUNNING, status.reason)
             if shown != pilot.reported:
@@ -147,7 +149,7 @@ class PilotMonitor:
     async def _describe_end(self, pilot: PilotRecord, status: JobStatus) -> i.PilotEndReported:
         reason = status.reason or "ended"
         if pilot.cancelled:
-            # A pilot that was cancelled because its agent was silent may have ended before that. The reason shows it.
+            # Possibly the pilot had ended already before it was cancelled. The reason of the batch system shows this.
             return i.PilotEndReported(pilot.id, True, f"cancelled ({reason})", cause=CANCELLED)
         known = self._pilots.master.find_pilot(pilot.id)
         joined = known is not None and known.joined
@@ -173,7 +175,7 @@ class PilotMonitor:
         await asyncio.gather(*(self._cancel_at_host([job for job, at in jobs.items() if at == host]) for host in hosts))
 
     async def _cancel_at_host(self, jobs: list[str]) -> None:
-        """Repeats the cancellation until the site has received it or the jobs have ended."""
+        """Sends the cancellation of jobs again and again, until the site has received it or the jobs have ended."""
         while jobs:
             _, clear = await self._pilots.ask_all(partial(self._pilots.backend.cancel, self._pilots.site, jobs), POLLING)
             left = [pilot for pilot in self._pilots.records.values() if pilot.job in jobs]

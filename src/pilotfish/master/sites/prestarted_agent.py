@@ -18,8 +18,8 @@ PACKAGES = Path(__file__).parents[3]
 
 
 def start_ahead(pool_directory: Path, log: Path) -> PrestartedAgent | None:
-    """Starts an agent ahead of time. Returns None if the start fails. In this case nothing is reported here: if the problem lasts, the
-    start of the next pilot fails and reports it."""
+    """Starts an agent ahead of time. Returns None if the start fails. It reports no error: if the problem lasts, the start of the first
+    pilot fails too, and reports the error."""
     try:
         return PrestartedAgent(pool_directory, log)
     except OSError:
@@ -27,10 +27,10 @@ def start_ahead(pool_directory: Path, log: Path) -> PrestartedAgent | None:
 
 
 class PrestartedAgent:
-    """A supervisor and an agent that wait for their command. If the master ends before it has given the command, both processes end.
+    """A supervisor and an agent that wait for their command. If the master ends before it gives the command, both processes end.
 
-    ``pool_directory``: an argument of both processes, by which ``processes_of`` finds the processes of a pool. ``log``: file for the error
-    messages of both processes until they have a command.
+    ``pool_directory``: an argument of both processes, so that ``processes_of`` finds them as processes of this pool. ``log``: file for
+    error messages of both processes, until they have a command.
     """
 
     def __init__(self, pool_directory: Path, log: Path) -> None:
@@ -50,20 +50,20 @@ class PrestartedAgent:
             raise
         finally:
             os.close(reading)
-        process.returncode = 0  # The local controller waits for the process through its pidfd. Popen must not wait for it.
+        process.returncode = 0  # The local controller waits for the process through a pidfd, so Popen must not wait.
         self.pid = process.pid
 
     def begin(self, arguments: Sequence[str], log: Path) -> None:
         """Gives the agent its command: the arguments of the supervisor, and the log of the pilot."""
-        with suppress(BrokenPipeError):  # it has ended, which its pidfd shows
+        with suppress(BrokenPipeError):  # the agent has ended, and the pidfd shows this
             os.write(self._writing, json.dumps({"arguments": list(arguments), "log": str(log)}).encode() + b"\n")
         os.close(self._writing)
 
     def is_alive(self) -> bool:
-        """Returns False if the process has ended, and reaps it then."""
+        """Returns whether the process is running. Reaps an ended process."""
         return os.waitpid(self.pid, os.WNOHANG)[0] == 0
 
     def drop(self) -> None:
-        """Ends the processes, which have no command yet, and waits for their end."""
+        """Ends both processes, which have no command yet, and waits for their end."""
         os.close(self._writing)
         os.waitpid(self.pid, 0)

@@ -20,23 +20,23 @@ from pilotfish.store.keyring import Keyring, pool_digest
 LOG_LINES = 3
 """Number of lines of a pilot's log that a message shows."""
 OPENING_S = 15.0
-"""Seconds until a tunnel that is not open is reported as trouble."""
+"""If a tunnel is not open after this many seconds, this is reported as a problem of the site."""
 Endpoint = dict[str, Any]
 
 
 class SiteAccess:
-    """Runs the commands of one site and keeps its tunnels open. A method that sends a command to the site can raise UnclearAnswer or
+    """Runs the commands of one site and keeps its tunnels open. Methods that send a command to the site raise UnclearAnswer or
     CommandRefused. ``master_address``: host and port at which the master listens, as seen from this machine."""
 
     def __init__(self, runner: CommandRunner, keyring: Keyring, master_address: tuple[str, int]) -> None:
         self.runner = runner
         self.on_new_endpoints: Callable[[], None] = lambda: None
-        """Is called when the endpoints have changed, so that agents need new credentials."""
+        """Is called when the endpoints have changed. Agents then need new credentials."""
         self._keyring = keyring
         self._master_address = master_address
         self._folders: dict[str, str] = {}
         self._tunnels: dict[str, Tunnel] = {}
-        """Tunnels by host. The key of the login node is empty."""
+        """Tunnels by host. The key of the login node is the empty text."""
 
     def change_site(self, site: Site) -> None:
         self.runner.site = site
@@ -61,7 +61,7 @@ class SiteAccess:
         return SubmittedBatch(self.runner.name, tag, list(pilots), size, f"{folder}/{digest}/{tag}", bundle, host)
 
     async def stage_bundle(self, folder: str, host: str = "") -> str:
-        """Returns the path of the agent's bundle in a folder at the site. Sends the bundle first if it is missing there."""
+        """Returns the path of the agent's bundle in a folder at the site. If the bundle is missing there, sends it first."""
         content = bundle_content()
         name = bundle_name(content)
         if not await self.ask(site_files.file_exists(f"{folder}/agents/{name}", len(content), host)):
@@ -82,10 +82,10 @@ class SiteAccess:
         await self.ask(site_files.stage(batch.folder, files, batch.host))
 
     async def read_log_tail(self, batch: SubmittedBatch, number: int) -> str:
-        """Returns the last lines of a pilot's log; empty if there are none."""
+        """Returns the last lines of a pilot's log, or an empty text."""
         try:
             text = await self.ask(site_files.read_tail(f"{batch.folder}/{number}.log", at=batch.host))
-        except (UnclearAnswer, CommandRefused):  # The log is only an addition to a message.
+        except (UnclearAnswer, CommandRefused):  # the message is useful without the log, too
             return ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " / ".join(lines[-LOG_LINES:])
@@ -96,7 +96,7 @@ class SiteAccess:
     # --- endpoints --------------------------------------------------------------------------------------------------------------------
 
     async def _endpoints(self, batch: SubmittedBatch) -> list[Endpoint]:
-        """Returns the endpoints at which the agents of a batch reach the master. Raises UnclearAnswer until the tunnel is open."""
+        """Returns the endpoints at which the agents of a batch reach the master. Raises UnclearAnswer while the tunnel is not open."""
         if not self.runner.site.is_tunnelled:
             host, port = self._master_address
             hosts = [self.runner.site.address] if self.runner.site.address else []

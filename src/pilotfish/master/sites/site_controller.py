@@ -1,8 +1,8 @@
-"""Submits, adopts and cancels the pilots of one site, and ends them all when the master ends.
+"""Submits, adopts and cancels the pilots of one site. When the master ends, cancels all of them.
 
 The machine decides. The controller carries out the decisions and reports the answers of the site. If an answer is unclear, the controller
 changes nothing and asks again. A pilot batch is written to disk before it is submitted. If the answer to the submission is lost, the
-controller looks up the batch by its tag before it may submit the batch again.
+controller first looks for the batch by its tag. It submits the batch again only if the site does not have it.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ CONNECTION_KEYS = (
     "reach",
     "address",
 )
-"""Keys of a site whose values a controller keeps. If one of these values changes, a new controller serves new pilots."""
+"""Keys of a site whose values a controller cannot change. If the user changes one of them, a new controller serves new pilots."""
 SUBMITTED_S = 8.0
-"""Seconds that ``end`` waits for submissions and look-ups. The next master continues incomplete submissions and look-ups."""
+"""Seconds that ``end`` waits for submissions and look-ups. If they are still incomplete, the next master continues them."""
 CANCELLED_S = 45.0
-"""Seconds that ``end`` waits for cancelled pilots. A batch system needs less time to kill a job that ignores SIGTERM."""
+"""Seconds that ``end`` waits for cancelled pilots. This is long enough for a batch system to kill a job that ignores SIGTERM."""
 REMOVED_S = 5.0
-"""Seconds that ``end`` waits for files to be removed."""
+"""Seconds that ``end`` waits for the removal of files."""
 MIN_LOOKUPS = 2
 """A batch is submitted again only after this many clear look-ups have not found it."""
 ARRIVAL_S = COMMAND_TIMEOUT_S + 10.0
-"""Seconds during which a submission without an answer may still reach the site. The submission is not repeated earlier."""
+"""A submission without an answer can still reach the site during this many seconds. It is not repeated before they are over."""
 AVOID_S = 60.0
-"""Seconds during which a host that failed gets no pilots, if the site has other hosts."""
+"""A host that failed gets no pilots for this many seconds, if the site has other hosts."""
 PAUSE_STEP_S = 1.0
 
 
@@ -75,14 +75,14 @@ class SiteController:
         self._new: dict[PilotSize, list[str]] = {}
         self._avoid_until: dict[str, float] = {}
         self._adopted: set[str] = set()
-        """Tags of batches of the previous master that this controller submits or looks up."""
+        """Tags of batches of the previous master. This controller submits them or looks for them."""
         self._refreshing: set[str] = set()
         self._refusals = 0
         """Number of consecutive refusals."""
         self._submissions = BackgroundTasks()
 
     def accepts(self, site: Site) -> bool:
-        """Returns True if this controller can still serve the site after its description has changed to ``site``."""
+        """Returns True if this controller can still serve the site after the user has changed the site to ``site``."""
         return all(getattr(self._pilots.site, key) == getattr(site, key) for key in CONNECTION_KEYS)
 
     def change_site(self, site: Site) -> None:
@@ -100,7 +100,7 @@ class SiteController:
         self._monitor.start()
 
     def adopt(self, pilot: str, size: PilotSize, job: str) -> None:
-        """Takes over a pilot of the previous master. Its submission may be complete, started or not yet started."""
+        """Takes over a pilot of the previous master, whether its submission is complete, started or not started."""
         batch = self._pilots.master.batches.find(self._pilots.name, pilot)
         if batch is None:
             if job:
@@ -123,15 +123,15 @@ class SiteController:
         record.cancelled = True
         if record.job:
             self._monitor.cancel(record)
-        # A pilot that is in a batch already is cancelled as soon as it has a job.
+        # A pilot that is already in a batch cannot be cancelled here. It is cancelled as soon as it has a job.
         for waiting in self._new.values():
             if pilot in waiting:
                 waiting.remove(pilot)
                 self._not_submitted([record])
 
     def refresh(self) -> None:
-        """Writes the credentials of all submitted pilots again after the endpoints changed. Agents read their credentials before every
-        connection."""
+        """Writes the credentials of all submitted pilots again, because the endpoints have changed. Agents read their credentials before
+        every connection."""
         for pilot in list(self._pilots.records.values()):
             if pilot.batch is not None and pilot.job:
                 self._refresh_batch(pilot.batch)
@@ -176,7 +176,7 @@ class SiteController:
         await self._submit(batch)
 
     async def _prepare(self, pilots: list[PilotRecord], size: PilotSize) -> SubmittedBatch:
-        """Makes a batch and writes it to disk. If its submission gets no answer, the batch can be found by its tag."""
+        """Makes a batch and writes it to disk. If the submission gets no answer, the controller finds the batch by its tag."""
         await self._pilots.credentials.require_valid()
         host = self._choose_host(pilots)
         try:
@@ -203,8 +203,8 @@ class SiteController:
         return host
 
     async def _retry(self, action: Callable[[], Awaitable[Result]], pilots: list[PilotRecord], activity: str) -> Result | None:
-        """Repeats an action until its answer is clear. Returns None if all pilots were cancelled before that. Raises CommandRefused if the
-        site refuses the command for good."""
+        """Repeats an action until its answer is clear. Stops and returns None if all pilots are cancelled. Raises CommandRefused if the
+        site refuses the command and a repetition would not help."""
         while self._pilots.any_uncancelled(pilots):
             try:
                 return await self._pilots.guard(action)
@@ -218,7 +218,7 @@ class SiteController:
         return None
 
     async def _pause(self, seconds: float, pilots: list[PilotRecord]) -> None:
-        """Sleeps until the time is over or all of the pilots are cancelled."""
+        """Sleeps for ``seconds``, or until all of the pilots are cancelled."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0 and self._pilots.any_uncancelled(pilots):
             await asyncio.sleep(min(left_s, PAUSE_STEP_S))
@@ -252,8 +252,8 @@ class SiteController:
         await self._recover(batch, 0.0)
 
     async def _credentials_valid(self) -> bool:
-        """Returns True if all credentials are valid. A credential that cannot be checked counts as valid. This matters after a refusal by
-        the site: with an invalid credential, the refusal is not the fault of the pilots."""
+        """Returns True if all credentials are valid. A credential that cannot be checked counts as valid. Is called after the site refused
+        a batch: if a credential is not valid, the pilots are not at fault."""
         try:
             return await self._pilots.guard(self._pilots.credentials.check)
         except UnclearAnswer:
@@ -268,8 +268,8 @@ class SiteController:
         return jobs
 
     async def _submit_later(self, batch: SubmittedBatch, refusal: CommandRefused) -> None:
-        """Submits a refused batch again after a pause, which is longer after each refusal. A batch of several pilots is divided into two
-        batches, because the site may accept smaller batches."""
+        """Submits a refused batch again after a pause. The pause is longer after each refusal. A batch of several pilots is divided into
+        two batches, because the site possibly accepts smaller batches."""
         self._pilots.report(SUBMITTING, refusal, BATCH_LIMIT)
         self._refusals += 1
         await self._pause(self._pilots.site.period_s * min(MAX_BACKOFF, 2**self._refusals), self._pilots.of_batch(batch))
@@ -302,8 +302,8 @@ class SiteController:
             self._monitor.poll_early()
 
     def _refused(self, pilots: list[PilotRecord], refusal: CommandRefused) -> None:
-        """Reports the end of pilots that the site refused. Also clears the reported problem with submissions, because a refusal shows that
-        the site answers."""
+        """Reports the end of pilots that the site refused. Also clears the reported trouble with submissions, because the refusal is an
+        answer of the site."""
         self._pilots.clear_trouble(SUBMITTING)
         for pilot in pilots:
             self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, f"was refused: {refusal}", cause=REFUSED))
@@ -315,9 +315,10 @@ class SiteController:
     # --- recovery -------------------------------------------------------------------------------------------------------------------
 
     async def _recover(self, batch: SubmittedBatch, arrival_s: float) -> None:
-        """Looks up the job ids of a batch until all job ids are known, or until it is clear that the site does not have the missing jobs.
+        """Looks for the job ids of a batch until all job ids are known, or until it is certain that the site does not have the missing
+        jobs.
 
-        A submission may still reach the site during ``arrival_s`` seconds, so no job counts as missing before this time is over.
+        The submission can still reach the site during ``arrival_s`` seconds. So no job counts as missing before this time is over.
         """
         clear_answers = 0
         arrives_until = time.monotonic() + arrival_s
@@ -334,7 +335,7 @@ class SiteController:
 
     def _not_found(self, batch: SubmittedBatch, missing: list[PilotRecord]) -> None:
         if len(missing) < len(self._pilots.of_batch(batch)):
-            # The site knows other pilots of the batch, so it accepted the missing pilots, too.
+            # The site knows the other pilots of the batch, so the submission succeeded and must not be repeated.
             for pilot in missing:
                 reason = f"{self._pilots.name} does not know it, though it knows others that were submitted with it"
                 self._pilots.remove(pilot, i.PilotEndReported(pilot.id, False, reason, witnessed=False, cause=VANISHED))
@@ -351,7 +352,7 @@ class SiteController:
     # --- end ----------------------------------------------------------------------------------------------------------------------------
 
     def remove_batch(self, batch: SubmittedBatch) -> None:
-        """Cancels the jobs of a batch whose pilots the machine does not know, and removes its files."""
+        """Removes a batch whose pilots the machine does not know: cancels its jobs and removes its files."""
         self._pilots.removals.start(self._remove_batch(batch))
 
     async def _remove_batch(self, batch: SubmittedBatch) -> None:
@@ -366,7 +367,7 @@ class SiteController:
         await self._pilots.remove_batch(batch)
 
     async def end(self) -> None:
-        """Cancels all pilots and closes the connections. Waits for a limited time. The next master finds pilots that are left."""
+        """Cancels all pilots and closes the connections. Waits for a limited time. If some pilots are left, the next master finds them."""
         try:
             await self._end_pilots()
         finally:
@@ -377,7 +378,7 @@ class SiteController:
         for pilot in list(records):
             self.cancel(pilot)
         await self._wait_until(lambda: all(pilot.job for pilot in records.values()), SUBMITTED_S)
-        # A submission that hangs would delay the cancellations.
+        # The submissions end first, because a hanging submission would delay the cancellations.
         await self._submissions.end(0.0)
         await self._wait_until(lambda: not any(pilot.job for pilot in records.values()), CANCELLED_S)
         if records:

@@ -1,8 +1,8 @@
 """Makes the commands that copy files to a site, read logs at the site and remove files. ``SiteAccess.ask`` runs these commands.
 
-A copied file appears at the site complete or not at all. Only the owner of the file can read it. Copying a file twice is harmless. ``at``
-names a host of the site, as for ssh. If ``at`` is empty, the command runs on the login node, or on this machine if the site has no login
-node.
+A copied file appears at the site complete or not at all. Only its owner can read it. Copying a file twice is harmless. ``at`` is the host
+on which the command runs, written as for ssh. If ``at`` is empty, the command runs on the login node, or on this machine if the site has no
+login node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LATER = re.compile(
 )
 
 # The script is one line, because csh as a login shell accepts only one line. $1: the folder. $2: a temporary folder for incomplete files.
-# The name $2 begins with a dot, so that "*" does not match it. If the folder belongs to another user, chmod fails.
+# The name $2 begins with a dot, so that "*" does not match it. chmod fails if the folder does not belong to this user.
 _UNPACK = (
     'umask 077; mkdir -p "$1" && chmod 700 "$1" && cd "$1" && mkdir "$2" || exit 1; '
     'if tar -xpof - -C "$2" && mv -f "$2"/* .; then rm -rf "$2"; else s=$?; rm -rf "$2"; exit $s; fi'
@@ -33,7 +33,8 @@ _FILE_EXISTS = 'test -f "$1" && test "$(wc -c <"$1")" -eq "$2"'
 
 
 def absolute_folder(folder: str, at: str = "") -> CommandExchange[str]:
-    """Makes the command that creates a folder if needed and prints its absolute path. The site expands ``~``, ``~name`` and variables."""
+    """Makes the command that prints the absolute path of a folder. It creates a missing folder. The shell at the site expands ``~``,
+    ``~name`` and variables."""
 
     def read(answer: CommandOutput) -> str:
         path = _require_success(answer, folder).strip()
@@ -41,12 +42,12 @@ def absolute_folder(folder: str, at: str = "") -> CommandExchange[str]:
             raise UnclearAnswer(f"{folder} could not be found: {path}")
         return path
 
-    # pwd without -P: the physical paths of an automounter may not exist on the nodes.
+    # pwd without -P prints no physical path, because the physical paths of an automounter often do not exist on the nodes.
     return CommandExchange(_command(at, "sh", "-c", f'umask 077; f={_shell_word(folder)}; mkdir -p "$f" && cd "$f" && pwd'), read)
 
 
 def _shell_word(folder: str) -> str:
-    """Returns a folder as a word of the remote shell. The shell expands only ``~`` and variables."""
+    """Quotes a folder for the remote shell, so that the shell expands only ``~`` and variables in it."""
     home, slash, rest = folder.partition("/")
     if home.startswith("~") and re.fullmatch(r"~[\w.-]*", home):
         front, rest = ('"${HOME:?}"' if home == "~" else home), slash + rest
@@ -61,7 +62,7 @@ def _shell_word(folder: str) -> str:
 
 
 def stage(folder: str, files: Mapping[str, tuple[bytes, int]], at: str = "") -> CommandExchange[str]:
-    """Makes the command that copies files and their modes into an absolute folder. No file appears before all are complete."""
+    """Makes the command that copies files and their modes into an absolute folder. No file appears before all files are complete."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, (content, mode) in sorted(files.items()):
@@ -99,12 +100,13 @@ def remove(folder: str, at: str = "") -> CommandExchange[str]:
 
 
 def _command(at: str, *argv: str, stdin: bytes = b"") -> Command:
-    # surrogateescape carries any bytes through a string. The runner decodes the string in the same way.
+    # surrogateescape keeps bytes that are not UTF-8. The runner turns the string back into the same bytes.
     return Command(argv, stdin.decode("utf-8", "surrogateescape"), at, TRANSFER_TIMEOUT_S, bare=True)
 
 
 def _checked(folder: str) -> str:
-    """Refuses paths that cannot be a folder of pilots. With a wrong path, a home directory could become private or be removed."""
+    """Refuses paths that cannot be a folder of pilots. With a wrong path, a command could change the mode of a home directory or remove
+    it."""
     parts = folder.split("/")
     if not folder.startswith("/") or ".." in parts or len([part for part in parts if part not in ("", ".")]) < 2:
         raise ValueError(f"{folder!r} is no folder for files of pilots")

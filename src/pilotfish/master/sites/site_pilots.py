@@ -1,4 +1,4 @@
-"""Keeps the pilots of one site and the problems with the site, for the controller and the monitor of the site."""
+"""Keeps the pilots of one site and the problems with this site. The controller and the monitor of the site share these records."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 FindPilot = Callable[[str], Pilot | None]
-"""Returns the machine's record of a pilot."""
+"""A function that returns the machine's record of a pilot."""
 
 RETRY_S = 5.0
 """Seconds until an action without a clear answer is tried again."""
 MAX_BACKOFF = 10
-"""Maximum factor that lengthens intervals while a site does not answer or refuses pilots."""
+"""Intervals become longer while a site does not answer or refuses pilots, by at most this factor."""
 COLLECT_S = 0.05
-"""Seconds during which new pilots, or pilots to cancel, are collected for one command."""
+"""New pilots are collected for this many seconds and then submitted with one command. Cancellations are collected in the same way."""
 SUBMITTING, STAGING, POLLING = "submitting", "staging", "polling"
-"""Activities that can be in trouble. If several are, the trouble of the first activity in this order is reported."""
+"""Activities that can have trouble. If several activities have trouble, only the first of them in this order is reported."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class PilotRecord:
 
 
 class BackgroundTasks:
-    """Keeps asyncio tasks of one kind, so that they can be awaited and cancelled together."""
+    """A set of asyncio tasks that are awaited and cancelled together."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,8 +73,8 @@ class BackgroundTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def end(self, timeout_s: float) -> None:
-        """Waits up to ``timeout_s`` seconds for all tasks, then cancels the tasks that are left. The cancellation of a task kills its
-        command."""
+        """Waits up to ``timeout_s`` seconds for all tasks, then cancels the tasks that are left. If a cancelled task runs a command, the
+        command is killed."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         rest = list(self._tasks)
@@ -95,7 +95,7 @@ class SitePilots:
         self.credentials = CredentialWatch(name, lambda: self.site, access, master.tell)
         self.records: dict[str, PilotRecord] = {}
         self.changed = asyncio.Event()
-        """Is set when a pilot has ended or has got a job."""
+        """Is set each time a pilot ends or gets a job."""
         self.removals = BackgroundTasks()
         self._troubles: dict[str, tuple[str, str]] = {}
         """Text and code of the trouble of each activity."""
@@ -125,7 +125,8 @@ class SitePilots:
             self._tell_trouble()
 
     async def remove_batch(self, batch: SubmittedBatch) -> None:
-        """Removes the files of a batch, because they include keys. Tries until the site answers, and then forgets the batch."""
+        """Removes the files of a batch, because they include keys. Repeats the removal until the site answers, and then forgets the
+        batch."""
         pause_s = RETRY_S
         while not self.of_batch(batch):
             try:
@@ -143,7 +144,8 @@ class SitePilots:
     # --- commands -------------------------------------------------------------------------------------------------------------------
 
     async def guard(self, action: Callable[[], Awaitable[Result]]) -> Result:
-        """Runs an action and turns unexpected exceptions into UnclearAnswer, so that a defect of a backend does not lose its pilots."""
+        """Runs an action and turns unexpected exceptions into UnclearAnswer. So a defect in a backend does not end the control of its
+        pilots."""
         try:
             return await action()
         except (UnclearAnswer, CommandRefused):
@@ -153,7 +155,8 @@ class SitePilots:
             raise UnclearAnswer("its answer could not be read; see the master's log") from problem
 
     async def ask_all(self, make: Callable[[], Iterable[CommandExchange[Any]]], activity: str = "") -> tuple[dict[Any, Any], bool]:
-        """Runs exchanges. Returns their merged answers, and True if all were clear. Reports problems under ``activity``, if given."""
+        """Runs the command exchanges that ``make`` returns. Returns their merged answers, and True if all answers were clear. If
+        ``activity`` is given, reports problems as trouble with this activity."""
 
         async def ask() -> list[dict[Any, Any] | None]:
             return list(await asyncio.gather(*(self._ask(exchange, activity) for exchange in make())))
@@ -177,7 +180,7 @@ class SitePilots:
     # --- trouble --------------------------------------------------------------------------------------------------------------------
 
     def report(self, activity: str, problem: UnclearAnswer | CommandRefused, code: str = "") -> None:
-        """Reports trouble with an activity to the machine. The trouble lasts until the activity succeeds."""
+        """Reports trouble with an activity to the machine. The report stays until the activity succeeds."""
         self._troubles[activity] = str(problem), code or problem.code
         self._tell_trouble()
 

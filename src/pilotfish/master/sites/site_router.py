@@ -47,7 +47,8 @@ class SiteRouter:
         self._address = ("127.0.0.1", 0)
         self._sites: dict[str, SiteController] = {}
         self._controller_of_pilot: dict[str, LocalController | SiteController] = {}
-        """For each pilot: the controller that submitted it. The pilot keeps this controller if its site gets another controller later."""
+        """For each pilot: the controller that submitted it. The pilot keeps this controller even if its site gets a new controller
+        later."""
         self._replaced: list[SiteController] = []
         self._ending: set[asyncio.Task[None]] = set()
         self._unusable: dict[str, str] = {}
@@ -113,7 +114,7 @@ class SiteRouter:
                 self._tell(i.SiteReachability(name, self._unusable[name]))
 
     def _create(self, name: str, site: Site) -> SiteController:
-        # Imported here because most pools have no sites, and start faster without these modules.
+        # Imported only when needed: most pools have no sites and start faster without these modules.
         from pilotfish.master.sites.command_runner import CommandRunner
         from pilotfish.master.sites.site_access import SiteAccess
         from pilotfish.master.sites.site_controller import SiteController
@@ -122,7 +123,7 @@ class SiteRouter:
 
         if self._master is None:
             self._master = MasterEndpoint(self._report, self._find_pilot, self._batches())
-            # This runs after all known pilots are adopted.
+            # The removal runs after all known pilots are adopted.
             asyncio.get_running_loop().call_soon(self._remove_abandoned)
         runner = CommandRunner(name, site, control_directory(self._pool.directory), self._pool.site_log(name))
         access = SiteAccess(runner, self._keyring, self._address)
@@ -136,13 +137,13 @@ class SiteRouter:
         return self._master.batches if self._master is not None else BatchRegistry(self._pool.directory / "orders")
 
     def _remove_abandoned(self) -> None:
-        """Removes batches of an earlier master if the machine knows none of their pilots any more."""
+        """Removes batches of an earlier master if the machine knows none of their pilots."""
         for batch in self._batches().all():
             if batch.site in self._sites and not any(pilot in self._controller_of_pilot for pilot in batch.pilots):
                 self._sites[batch.site].remove_batch(batch)
 
     def _end_replaced(self) -> None:
-        """Ends controllers that were replaced when their site changed and that have no pilots left, because they keep connections open."""
+        """Ends controllers that were replaced and that have no pilots left, because such controllers still keep connections open."""
         busy = list(self._controller_of_pilot.values())
         for controller in [replaced for replaced in self._replaced if replaced not in busy]:
             self._replaced.remove(controller)
@@ -173,8 +174,8 @@ class SiteRouter:
             remove_control_directory(self._pool.directory)
 
     def _forget_unknown_sites(self) -> None:
-        """Forgets batches of sites that are no longer described. Their files stay at these sites, because the master cannot reach the
-        sites."""
+        """Forgets the batches of sites that are no longer in ``sites.toml``. The files of these batches stay, because the master cannot
+        reach the sites any more."""
         if (self._pool.directory / "orders").is_dir():
             batches = self._batches()
             for batch in batches.all():

@@ -35,17 +35,17 @@ LOGIN_PERSIST = "12h"
 OPEN_S = 60.0
 CLOSE_S = 5.0
 SSH_FAILED = 255
-"""Exit status of ssh if ssh itself failed, not the remote command."""
+"""Exit status of ssh if ssh itself failed. If the remote command failed, ssh has the exit status of the command."""
 MISSING = 127
 """Exit status of a shell for a command that does not exist."""
 UNUSED_S = 3600.0
-"""If the socket directory of another pool is empty and was last changed this many seconds ago, it is removed."""
+"""An empty socket directory, for example of a killed master, is removed this many seconds after its last change."""
 MAX_TEMPORARY_PATH = 32
-"""Maximum length of the path of the temporary directory. The kernel allows 107 bytes for a socket, and ssh appends a few bytes."""
+"""Maximum length of the path of the temporary directory. The path of a socket can have 107 bytes, and ssh appends a few bytes to it."""
 RETRY_S = (2.0, 60.0)
 RETRY_LOGIN_S = (60.0, 900.0)
-"""First and longest pause in seconds after a connection that failed because a user must log in. They are longer than the first and longest
-pause after other failures (RETRY_S), because servers lock out hosts that try too often."""
+"""First and longest pause in seconds if a connection failed because a user must log in. These pauses are longer than the pauses after other
+failures (RETRY_S), because servers lock out hosts that try too often."""
 
 _NEEDS_LOGIN = re.compile(
     r"permission denied|keyboard-interactive|host key verification failed|too many authentication failures|password has expired|"
@@ -63,7 +63,7 @@ _UNATTENDED = (
 )
 
 # The script prints a mark first. Text before the mark comes from the start-up files of the user's shell. If the command itself ends with
-# status 255, a second mark shows that ssh itself did not fail. The timeout ends commands that the master no longer waits for.
+# status 255, a second mark shows that ssh did not fail. The timeout ends commands for which the master no longer waits.
 _WRAP = (
     'echo "$0"; if command -v timeout >/dev/null 2>&1; then timeout -k 5 "$@"; else shift; "$@"; fi; '
     's=$?; test $s = 255 && echo "$0" >&2; exit $s'
@@ -71,11 +71,12 @@ _WRAP = (
 
 
 def control_directory(pool: Path) -> Path:
-    """Creates the directory of a pool's control sockets, with a short path. The command line and the master use the same directory."""
+    """Creates the directory of a pool's control sockets and returns its path, which is short. The command line and the master use the same
+    directory."""
     directory = _control_path(pool)
     make_private_directory(directory.parent)
     for other in directory.parent.glob("ssh-*"):
-        # Masters that were killed left these directories. A master that still needs its directory creates it again.
+        # Killed masters leave such directories. If a running master still needs its directory, it creates the directory again.
         with suppress(OSError):
             if time.time() - other.stat().st_mtime > UNUSED_S:
                 other.rmdir()
@@ -83,7 +84,7 @@ def control_directory(pool: Path) -> Path:
 
 
 def remove_control_directory(pool: Path) -> None:
-    """Removes the directory of control sockets, except while a login of a user is open: then the directory is not empty."""
+    """Removes the directory of control sockets if it is empty. It is not empty while a login of a user is open."""
     with suppress(OSError):
         _control_path(pool).rmdir()
 
@@ -100,7 +101,7 @@ def needs_login(message: str) -> bool:
 
 
 def remote_command(argv: Sequence[str]) -> str:
-    """Quotes a command for all remote login shells, including csh, which expands ``!`` in quoted words."""
+    """Quotes a command so that every login shell understands it, even csh, which expands ``!`` in quoted words."""
     return shlex.join(argv).replace("!", "'\\!'") if "!" in "".join(argv) else shlex.join(argv)
 
 
@@ -120,7 +121,7 @@ class SshCommand:
         return self.sockets / hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def control_path(self) -> str:
-        """Returns the ControlPath option. It is quoted, because ssh splits at blanks and expands percent signs."""
+        """Returns the ControlPath option. The path is quoted, because ssh splits it at blanks and expands percent signs in it."""
         return f'ControlPath="{str(self.socket_path()).replace("%", "%%")}"'
 
     def argv(self, options: Sequence[str], *flags: str, batch: bool = True) -> list[str]:
@@ -148,11 +149,12 @@ class SshCommand:
         return [*self.argv([self.control_path()], "-O", action, *flags), "--", self.destination]
 
     def to(self, command: str) -> list[str]:
-        # After "--", ssh does not take a host name for an option.
+        # Without "--", ssh would take a host name that begins with "-" for an option.
         return ["--", self.destination, command]
 
     def is_open(self) -> bool:
-        """Returns True if a process listens at the control socket. Removes a socket without a process, because ssh would fail at it."""
+        """Returns True if a process listens at the control socket. Removes the socket if no process listens, because ssh would fail at
+        it."""
         path = self.socket_path()
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
@@ -169,7 +171,8 @@ class SshCommand:
 
 
 class SshConnection:
-    """The shared connection to one machine. It opens at the first command. After a failure, it waits before it tries again."""
+    """The shared connection to one machine. It is opened at the first command. After a failure, there is a pause before the next
+    attempt."""
 
     def __init__(self, ssh: SshCommand) -> None:
         self.ssh = ssh
@@ -183,13 +186,13 @@ class SshConnection:
         self._retry_at = 0.0
 
     async def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> CommandOutput:
-        """Runs a command on the machine. If there was no answer, the status of the output is None."""
+        """Runs a command on the machine. If no answer comes, the status of the output is None."""
         failure = await self._open()
         if failure:
             return CommandOutput(None, stderr=failure, code=LOGIN_NEEDED if self.login_needed else "")
         answer = await self._run(argv, stdin, timeout_s)
         if answer.status == MISSING and not self.through_login_shell and argv[0] in answer.stderr:
-            # Many clusters set PATH only for login shells.
+            # Many clusters set PATH only in login shells, so the command runs again in a login shell.
             self.through_login_shell = True
             again = await self._run(argv, stdin, timeout_s)
             if again.status != MISSING:
@@ -223,7 +226,7 @@ class SshConnection:
         return CommandOutput(None, "", f"{self.ssh.destination} runs no commands for us: {stderr or before}")
 
     async def _open(self) -> str:
-        """Opens the connection. Returns the reason of a failure, or an empty text. Concurrent calls open only one connection."""
+        """Opens the connection. If this fails, returns the reason, otherwise an empty text. Concurrent calls open only one connection."""
         if self.ssh.is_open():
             self._succeeded()
             return ""
@@ -260,13 +263,13 @@ class SshConnection:
         return f"{message}; a user must log in: pilotfish site login {self.ssh.site}"
 
     async def close(self) -> None:
-        """Closes the connection if this object opened it. The login of a user stays open until it expires."""
+        """Closes the connection if this object opened it. A connection that a user opened with a login stays open until it expires."""
         if self._opening is not None:
             self._opened = True
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._opened and self.ssh.is_open():
-            # "exit" would interrupt other processes that use the connection.
+            # The action is "stop", because "exit" would interrupt other processes that use the connection.
             await run_child(self.ssh.control("stop"), b"", CLOSE_S)
 
 

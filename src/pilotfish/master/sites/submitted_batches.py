@@ -1,4 +1,4 @@
-"""Writes each batch to disk before its submission. A restarted master finds the batch again, even if the submission got no answer."""
+"""Writes each batch to disk before its submission. So a restarted master finds the batch again, even if the submission got no answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotfish.store.pool_directory import make_private_directory
 
 
 class SubmittedBatch(msgspec.Struct):
-    """A batch and the ids of its pilots, ordered by their numbers. This class defines the fields of the files in ``orders/``."""
+    """A batch and the ids of its pilots in the order of their numbers. This class defines the fields of the files in ``orders/``."""
 
     site: str
     tag: str
@@ -23,9 +23,9 @@ class SubmittedBatch(msgspec.Struct):
     bundle: str
     host: str = ""
     sent: bool = True
-    """Whether the submission has started, so that the site may know the batch."""
+    """Whether the submission has started. If so, the site possibly has the batch."""
     sent_at: float = 0.0
-    """Wall-clock time of the submission. A restarted master uses it to decide how long the batch may still appear at the site."""
+    """Wall-clock time of the submission. From this time, a restarted master calculates how long the batch can still appear at the site."""
 
 
 class BatchRegistry:

@@ -1,8 +1,8 @@
 """Keeps an ssh tunnel and its relay open, for sites whose nodes cannot reach the master.
 
-ssh creates a Unix socket on the login node and forwards each connection to this socket to the master's port. The relay (``agent/relay.py``)
-on the login node accepts connections of agents and forwards them to the Unix socket. If the tunnel or the relay fails, both start again. If
-possible, the relay uses the same port again.
+ssh creates a Unix socket on the login node. Each connection to this socket is forwarded to the port of the master. The relay
+(``agent/relay.py``) on the login node accepts connections of agents and forwards them to the Unix socket. If the tunnel or the relay fails,
+both start again. If possible, the relay uses the same port again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger("pilotfish.tunnel")
 
 OPEN_S = 60.0
 GRACE_S = 3.0
-"""Seconds that the relay has to remove its socket before it is killed."""
+"""Seconds until an ending relay is killed. In this time, the relay can remove its socket."""
 SILENCE_S = 60.0
-"""Seconds without data after which a relay ends, because its connection is lost."""
+"""A relay ends after this many seconds without data, because its connection is probably lost."""
 MAX_UNANSWERED = 2
 """Maximum number of consecutive heartbeats without an answer."""
 RETRY_S = (0.25, 60.0)
@@ -51,12 +51,12 @@ class TunnelTarget:
     """Describes both ends of a tunnel."""
 
     bundle: str
-    """Path of the agent at the site. The agent contains the relay."""
+    """Path of the agent's bundle at the site. The bundle contains the relay."""
     master: tuple[str, int]
     """Host and port at which the master listens, as seen from this machine."""
     fingerprint: str
     port: int = 0
-    """Port of the relay on the login node; 0: any port."""
+    """Port of the relay on the login node. 0 means any port."""
     host: str = ""
     """Name of the login node as seen from the other nodes. If it is empty, the relay reports its own name and addresses."""
     python: str = ""
@@ -71,10 +71,11 @@ class Tunnel:
         self.ssh = ssh
         self.target = target
         self.endpoints: list[dict[str, Any]] = []
-        """Endpoints for credentials, the most likely first. They are kept while the tunnel is opened again, because they rarely change."""
+        """Endpoints for the credentials of agents. The endpoint that most probably works comes first. The endpoints stay while the tunnel
+        is opened again, because they rarely change."""
         self.up = False
         self.trouble = ""
-        """Message of ssh while the tunnel is not open."""
+        """Message of ssh, if the tunnel is not open."""
         self.login_needed = False
         self.opened = 0
         self.pid = 0
@@ -119,12 +120,12 @@ class Tunnel:
         end = asyncio.get_running_loop().time() + LOGIN_RETRY_S
         while asyncio.get_running_loop().time() < end:
             if self.ssh.is_open():
-                self._shared = True  # A new connection would need another login, so the tunnel uses the connection that the user opened.
+                self._shared = True  # A new connection would need a second login, so the tunnel uses the connection that the user opened.
                 return
             await asyncio.sleep(LOGIN_CHECK_S)
 
     async def _run_once(self) -> None:
-        """Opens the tunnel. Returns when the tunnel has failed."""
+        """Opens the tunnel and keeps it open. Returns when the tunnel has failed."""
         socket_path = f"{self.target.sockets}/pilotfish-{secrets.token_hex(16)}.sock"
         forward = f"{socket_path}:{self.target.master[0]}:{self.target.master[1]}"
         output = _RelayOutput()
@@ -169,7 +170,7 @@ class Tunnel:
             self._on_new_endpoints()
 
     async def _end(self, child: ChildProcess, heartbeat: int, output: _RelayOutput, forward: str) -> None:
-        """Ends the relay by closing its input. If the connection still works, the relay removes its socket."""
+        """Ends the relay: closes its input. If the connection still works, the relay then removes its socket."""
         was_up, self.up = self.up, False
         os.close(heartbeat)
         if not child.ended.done():
@@ -180,7 +181,7 @@ class Tunnel:
         self.trouble = message or ("the connection was lost" if was_up else f"no relay within {OPEN_S:.0f} s")
         self.login_needed = not was_up and needs_login(message)
         if self._shared:
-            # Without this command, the shared connection would continue to forward.
+            # Without this command, the shared connection would keep the forwarding.
             await run_child(self.ssh.control("cancel", "-R", forward), b"", GRACE_S)
             self._shared = self.ssh.is_open()
 

@@ -1,1 +1,1 @@
-"""Contains Gantt planning: the chart, the heuristics that fill the chart, and the matchers that assign tasks by the chart."""
+"""Contains planning: the Gantt chart, the heuristics that fill this chart, and the matchers that assign tasks as the chart says."""

@@ -1,13 +1,13 @@
-"""Chooses between a plan and data locality, and repeats the choice while the run continues.
+"""A matcher that chooses between a plan and data locality, and repeats this choice during the run.
 
 Tasks are planned in two cases:
 
 * Transfers of missing files take more than the fraction ``MIN_TRANSFER_PART`` of the remaining time.
-* The run is near its end, its tasks are not short, and its tasks or hosts are uneven. The plan then avoids that a long task starts late or
-  at a slow host.
+* The run is near its end, its tasks are not short, and its tasks or hosts are uneven. In this case, the plan avoids that a long task starts
+  late or on a slow host.
 
-In all other cases, tasks are assigned by data locality. Data locality is also used if the measured error of forecasts is above
-``MAX_ERROR``, and while several shares compete for room or a run may miss its deadline.
+In all other cases, tasks are assigned by data locality. Even in the two cases, there is no plan if the measured error of forecasts is above
+``MAX_ERROR``. There is also no plan while several shares compete for room, or while a run is likely to miss its deadline.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from pilotfish.policies.planning.link_estimates import is_at
 from pilotfish.policies.planning.planned_matcher import PlannedMatcher
 
 INTERVAL_S, FIRST_INTERVAL_S = 10.0, 1.0
-"""Seconds between two choices. The second value is used if a choice needs the error of forecasts, and the error is not known yet."""
+"""Seconds between two choices. The second value is used while a choice needs the error of forecasts and this error is still unknown."""
 MIN_TRANSFER_PART = 0.02
-"""If transfers take less than this part of the remaining time, they are no reason for a plan."""
+"""Transfers are a reason for a plan only if they take at least this fraction of the remaining time."""
 GOOD_ERROR = 0.2
-"""Up to this error of forecasts, the plan uses Max-min. With a larger error, it uses XSufferage."""
+"""Up to this error of forecasts, plans are made with Max-min. With a larger error, they are made with XSufferage."""
 MAX_ERROR = 0.75
-"""Error of forecasts above which a plan is useless."""
+"""No plan is made if the error of forecasts is larger than this."""
 SAMPLE_SIZE = 5_000
-"""Maximum contents that are used to estimate the transfer time."""
+"""Maximum number of contents from which the transfer time is estimated."""
 MIN_SAMPLES = 16
-"""Minimum number of ended tasks before the error of forecasts is used."""
+"""The error of forecasts is used only after at least this many tasks have ended."""
 MIN_TASK_S = 2.0
-"""If the tasks take less than this many seconds on average, uneven tasks or hosts are no reason for a plan."""
+"""Uneven tasks or hosts are a reason for a plan only if the tasks take at least this many seconds on average."""
 MAX_TASKS_PER_CORE, MAX_TASKS = 20, 2_000
-"""Maximum number of tasks per core, and maximum number of tasks in all, for which the end of a run is planned."""
+"""The run counts as near its end if at most this many tasks per core (first value), and at most this many tasks in total (second value),
+are ready."""
 MIN_UNEVENNESS = 3.0
-"""If tasks have no costs, hosts count as uneven from this ratio of the highest to the lowest speed."""
+"""If tasks have no costs, hosts count as uneven if the highest speed divided by the lowest speed is at least this."""
 
 
 class AutomaticMatcher:
@@ -77,7 +78,7 @@ class AutomaticMatcher:
         if not why_not and not any(shape.run.costs for shape in shapes) and _unevenness(view) < MIN_UNEVENNESS:
             why_not = "hardly any file has to travel, and neither tasks nor hosts are known to be uneven"
         if why_not and not self._with_inputs:
-            self.chosen, self.reason = self.nearest, why_not  # forecasts are not needed here, and computing them costs time
+            self.chosen, self.reason = self.nearest, why_not  # decided before any forecast is computed, to save time
             return
         error, samples = view.state.forecasts.quality(), sum(shape.samples for shape in shapes)
         if error is None:
@@ -95,7 +96,7 @@ class AutomaticMatcher:
         self.reason = why_not or "the run nears its end, and tasks or hosts are uneven"
 
     def _transfer_s(self, view: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """Returns the longest time in seconds that a link would need if every site got all files that it does not have yet."""
+        """Computes how many seconds each link would need to send its site all missing files. Returns the largest of these numbers."""
         wanted: dict[ContentRecord, None] = {}
         for shape in shapes:
             wanted.update(dict.fromkeys(islice(shape.queue_by_content, SAMPLE_SIZE)))
@@ -108,13 +109,13 @@ class AutomaticMatcher:
         return max((size / self.planner.links.bandwidth(view, site) for site, size in missing.items()), default=0.0)
 
     def _left_s(self, view: PolicyView, shapes: Sequence[TaskShape]) -> float:
-        """Returns the seconds that all workers together need for the ready tasks."""
+        """Returns how many seconds all workers together need for the ready tasks."""
         work_s = sum(len(shape.queue) * self.planner.seconds(view, next(iter(shape.queue))) for shape in shapes)
         return work_s / max(1, _slots(view))
 
 
 def _why_not_yet(view: PolicyView, shapes: Sequence[TaskShape]) -> str:
-    """Returns the reason why the end of the run cannot be planned yet; empty if it can be planned."""
+    """Returns the reason why the end of the run cannot be planned yet. Returns an empty text if it can be planned."""
     if any(shape.run.counts[WAITING] for shape in shapes):
         return "tasks wait for others, and those go first for which most wait"
     count = sum(len(shape.queue) for shape in shapes)
@@ -127,7 +128,7 @@ def _slots(view: PolicyView) -> int:
 
 def _unevenness(view: PolicyView) -> float:
     """Returns the ratio of the highest to the lowest speed of the hosts. The speeds are the benchmarks that agents reported when they
-    joined; learned speeds would take more time to compute."""
+    joined. Learned speeds are not used, because they take longer to compute."""
     benchmarks = (worker.info.get("benchmark") for worker in view.workers)
     speeds = [speed for speed in benchmarks if isinstance(speed, int | float) and speed > 0]
     return max(speeds) / min(speeds) if speeds else 1.0

@@ -1,8 +1,8 @@
-"""Holds a Gantt chart of worker lanes and site links.
+"""Holds a Gantt chart with a row for each lane of a worker and for each link to a site.
 
-A lane is one core of a worker. Workers of one site form a group if they are equally fast and may run the same tasks. For each group and
+A lane is one core of a worker. Workers of one site form a group if they are equally fast and can run the same tasks. For each group and
 each number of lanes, planning needs only two times: see ``LaneColumns``. The groups of a site are divided into blocks. Each block is one
-row of an array, and all rows have the same length, so that numpy can process all groups at once.
+row of an array. All rows have the same length, so that numpy can process all groups at once.
 """
 
 from __future__ import annotations
@@ -20,46 +20,48 @@ Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
 BUCKETS_PER_DOUBLING = 4
-"""Tasks count as equally long if their durations differ by less than a factor of about 2**(1/4)."""
+"""Tasks whose durations differ by less than a factor of about 2**(1/4) count as equally long."""
 
 MAX_BLOCK_LENGTH = 32
-"""Maximum groups in a block. Longer blocks take longer to update; with shorter blocks, there are more blocks to choose from."""
+"""Maximum number of groups in a block. With longer blocks, each update takes longer. With shorter blocks, each choice compares more
+blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class GanttChart:
-    """States when each lane and each link becomes free, and when each file arrives at each site. Each field may be a list or an array. All
-    times are seconds on one clock."""
+    """The chart: when each lane and each link becomes free, and when each file arrives at each site. Each field is a list or an array. All
+    times are seconds on the same clock."""
 
     lane_worker: npt.ArrayLike
     lane_free_s: npt.ArrayLike
     worker_site: npt.ArrayLike
     worker_slowness: npt.ArrayLike
-    """For each worker: its time for a task, divided by the time of a host of usual speed."""
+    """For each worker: its time for a task, divided by the time on a host of usual speed."""
     site_link_free_s: npt.ArrayLike
     site_bandwidth: npt.ArrayLike
     """Bytes per second from the master, more than 0."""
     site_latency_s: npt.ArrayLike
-    """Seconds added to every transfer."""
+    """Seconds that are added to the time of every transfer."""
     site_launch_s: npt.ArrayLike
-    """Seconds added to every start of a task."""
+    """Seconds from the assignment of a task to its start."""
     file_bytes: npt.ArrayLike
     arrival_s: npt.ArrayLike
-    """[file, site]: when the file arrives at the site; inf if it must be sent."""
+    """[file, site]: the time when the file arrives at the site, or inf if it must still be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskBatch:
-    """Tasks that are planned as if equal, in the order in which they should start. ``seconds``: their durations on a host of slowness 1."""
+    """Tasks that the planning treats as equal, in the order in which they should start. ``seconds``: the duration of each task on a host of
+    slowness 1."""
 
     seconds: Sequence[float] | Floats
     files: tuple[int, ...] = ()
     width: int = 1
     """Lanes of one worker that each task needs."""
     allowed: Booleans | None = None
-    """For each worker: whether it may run the tasks. None: all workers may run them."""
+    """For each worker: whether it can run the tasks. None means that all workers can run them."""
     tasks: Sequence[int] | Integers = ()
-    """The caller's numbers of the tasks."""
+    """The numbers by which the caller identifies the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class PlannedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One task on some lanes of a worker, and the transfers that were added for it."""
+    """One task, placed on lanes of a worker, and the transfers that were planned for this task."""
 
     batch: int
     index: int
@@ -92,7 +94,8 @@ def batches_of(
     widths: Sequence[int] | None = None,
     allowed: Sequence[Booleans | None] | None = None,
 ) -> list[TaskBatch]:
-    """Groups tasks with the same files, width and workers and about the same length. Batches are in the order of their first tasks."""
+    """Makes batches of tasks that need the same files, have the same width, can run on the same workers and are about equally long. The
+    batches are in the order of their first tasks."""
     durations = np.asarray(seconds, dtype=np.float64)
     if not len(durations):
         return []
@@ -119,9 +122,9 @@ def batches_of(
 
 
 def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Booleans]]:
-    """Numbers the masks. A mask says for each worker whether it may run a task. Equal masks get the same number. None, which allows all
-    workers, gets 0. Returns two lists: the number of each given mask, and the different masks without None, in the order of their numbers
-    1, 2, …"""
+    """Gives each mask a number. A mask says, for each worker, whether the worker can run a task. Equal masks get the same number. None
+    allows all workers and gets the number 0. Returns two lists: the number of each given mask, and the distinct masks in the order of their
+    numbers 1, 2, …"""
     numbers_of: dict[bytes, int] = {}
     known: dict[int, int] = {id(None): 0}
     distinct, numbers = [], []
@@ -138,9 +141,9 @@ def number_masks(masks: Iterable[Booleans | None]) -> tuple[list[int], list[Bool
 
 
 class LaneColumns:
-    """Times at which lanes are free. The axes of the arrays are: number of lanes (position in ``widths``), block, position of the group in
-    the block. ``free_s``: the earliest time at which a worker of the group has this number of free lanes. ``next_s``: the value that
-    ``free_s`` would have if one of these lanes never became free."""
+    """Times at which lanes are free. The arrays have three axes: number of lanes (as position in ``widths``), block, and position of the
+    group in the block. ``free_s``: the earliest time at which a worker of the group has this number of free lanes. ``next_s``: the value
+    that ``free_s`` would have without one of these lanes."""
 
     def __init__(self, chart: GanttChart, widths: list[int], masks: list[Booleans], now: float) -> None:
         self.widths = widths
@@ -158,15 +161,15 @@ class LaneColumns:
         begins = np.cumsum(counts) - counts
         pairs = list(zip(free[order].tolist(), order.tolist(), strict=True))
         self._lanes = [pairs[begin : begin + count] for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
-        """For each worker: pairs of a time and the lane that is free from this time on. The earliest time comes first."""
+        """For each worker: pairs of a time and a lane. The lane is free from this time on. The earliest time comes first."""
         sorted_free = np.append(free[order], np.inf)
         nth = {n: sorted_free[np.where(counts >= n, begins + n - 1, -1)] for width in self.widths for n in (width, width + 1)}
         self._worker_free = np.array([nth[width] for width in self.widths])
         self._worker_next = np.array([nth[width + 1] for width in self.widths])
 
     def _group_workers(self, site: Integers, slowness: Floats, masks: list[Booleans]) -> None:
-        """Groups the workers. The groups are ordered by site, and groups of one site by speed, the fastest first. If a task would end at
-        the same time in several groups of one site, the first of these groups gets the task."""
+        """Makes groups of workers. The groups are sorted by site. Within a site, the fastest group comes first. If a task would end at the
+        same time in several groups of a site, the first of these groups gets the task."""
         mask_number = np.zeros(len(site))
         if masks:
             mask_number[:] = np.unique(np.packbits(np.array(masks, dtype=bool), axis=0), axis=1, return_inverse=True)[1].reshape(-1)
@@ -188,7 +191,7 @@ class LaneColumns:
         self.site_of_block = np.repeat(np.arange(len(blocks)), blocks)
         position = np.arange(len(group_site)) - (np.cumsum(counts) - counts)[group_site]
         self._cell = ((ends - blocks)[group_site] * length + position).astype(np.int64)
-        """Position of each group in the padded blocks."""
+        """For each group: its position in the array of all blocks."""
         self.shape = (int(blocks.sum()), length)
         self.slowness = self._spread(slowness[self._first_of_group], 1.0)
         self.launch_s = self._spread(launch_s[group_site], 0.0)
@@ -204,12 +207,12 @@ class LaneColumns:
         return spread.reshape(self.shape)
 
     def penalty(self, mask: Booleans) -> Floats:
-        """Returns for each group the seconds to add to end times: infinity if the mask forbids the group, otherwise 0."""
+        """Returns the seconds to add to the end times of each group: infinity if the mask forbids the group, otherwise 0."""
         return self._spread(np.where(np.asarray(mask, dtype=bool)[self._first_of_group], 0.0, np.inf), 0.0)
 
     def occupy(self, block: int, position: int, width: int, start_s: float, end_s: float) -> tuple[int, tuple[int, ...]]:
-        """Occupies ``width`` lanes of one worker of a group from ``start_s`` to ``end_s``. Of the workers and lanes that are free at
-        ``start_s``, chooses those that became free last. Returns the worker and the lanes."""
+        """Occupies ``width`` lanes of one worker of a group from ``start_s`` to ``end_s``. Chooses lanes that are free at ``start_s`` and
+        became free last. Returns the worker and the lanes."""
         group = self._group_at[block * self.shape[1] + position]
         members = self._members[group]
         worker = int(members[0])
@@ -244,7 +247,7 @@ class LaneColumns:
 
 
 class LinkColumns:
-    """Files at each site, and running and planned transfers. The transfers on the link of a site run one after the other."""
+    """The files at each site, and the running and planned transfers to each site. On each link, transfers run one after the other."""
 
     def __init__(self, chart: GanttChart, now: float) -> None:
         self.free_s = np.maximum(np.asarray(chart.site_link_free_s, dtype=np.float64), now)
@@ -254,9 +257,9 @@ class LinkColumns:
         self._nothing = np.full(len(self.free_s), -np.inf)
 
     def needs(self, files: Sequence[int]) -> tuple[Floats, Floats]:
-        """Returns two values for each site. The first value is the time at which all those files have arrived that are at the site or in
-        transfer (running or planned). The second value is the time that transfers of all missing files take together. The first value is
-        -inf if all files are missing. The second value is -inf if no file is missing. Both values are -inf if ``files`` is empty."""
+        """Returns two values for each site. The first value: when those of the ``files`` are at the site that are already there or in a
+        running or planned transfer. It is -inf if there are none. The second value: how long the transfers of all other files take
+        together. It is -inf if there are no other files."""
         if not files:
             return self._nothing, self._nothing
         rows = list(files)
@@ -268,7 +271,7 @@ class LinkColumns:
         return there, np.where(missing.any(axis=0), np.where(missing, self._duration_s[rows], 0.0).sum(axis=0), -np.inf)
 
     def send(self, files: Sequence[int], site: int) -> tuple[PlannedTransfer, ...]:
-        """Adds transfers of the missing files after all transfers of the link."""
+        """Plans transfers of those ``files`` that the site lacks, after all other transfers on the link."""
         sent = []
         for file in files:
             if self._arrival_s[file, site] == np.inf:

@@ -1,4 +1,5 @@
-"""Builds a Gantt chart from the state, plans with this chart, and translates the plan to tasks and workers. This module needs numpy."""
+"""Builds a Gantt chart from the state, makes a plan with this chart, and translates the plan to tasks and workers. This module needs
+numpy."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from pilotfish.policies.planning.heuristics import Heuristic, plan
 from pilotfish.policies.planning.link_estimates import LinkEstimates
 
 HORIZON_FACTOR = 1.25
-"""A plan covers at least this factor times the longest transfer time; otherwise sites with slow links would get no tasks."""
+"""A plan covers at least the longest transfer time multiplied by this factor. A shorter plan would contain no tasks for sites with slow
+links."""
 
 
 class ChartBuilder:
-    """Makes one plan. ``ends``: expected end of each task that a worker has."""
+    """Makes one plan. ``ends``: for each task at a worker, its expected end."""
 
     def __init__(self, view: PolicyView, links: LinkEstimates, ends: Mapping[Task, float]) -> None:
         self._view = view
@@ -34,7 +36,8 @@ class ChartBuilder:
         self._widths: dict[TaskShape, int] = {}
 
     def plan(self, heuristic: Heuristic, tasks: Sequence[Task], seconds: Sequence[float], horizon_s: float) -> list[tuple[Worker, Task]]:
-        """Returns pairs of worker and task, ordered by planned start. ``seconds``: times of the tasks on a host of usual speed."""
+        """Returns pairs of worker and task in the order of their planned starts. ``seconds``: for each task, its time on a host of usual
+        speed."""
         files = [self._files_of(task) for task in tasks]
         batches = batches_of(files, seconds, [self._width(task) for task in tasks], [self._allowed(task) for task in tasks])
         horizon_s = max(horizon_s, HORIZON_FACTOR * self._longest_transfer_s())
@@ -52,8 +55,8 @@ class ChartBuilder:
     def _width(self, task: Task) -> int:
         """Returns the number of lanes (cores) of a worker that the task takes.
 
-        The task takes the same part of the lanes as of the resource that it needs most. For example, a task that needs half of the memory
-        and a quarter of the cores takes half of the lanes. If the number differs between the suitable workers, the least number is used, so
+        The resource that counts is the one of which the task needs the largest fraction. For example, a task that needs half of the memory
+        and a quarter of the cores takes half of the lanes. If the number differs between suitable workers, the smallest number is used, so
         that the task fits every suitable worker.
         """
         shape = task.shape
@@ -64,8 +67,8 @@ class ChartBuilder:
         return self._widths[shape]
 
     def _allowed(self, task: Task) -> Booleans | None:
-        """Returns a mask of the workers that may run the task; None if all workers may run it. The worker where the task failed last is
-        excluded, unless no other worker could run the task."""
+        """Returns a mask of the workers that can run the task, or None if all workers can run it. The mask excludes the worker where the
+        task failed last, if other workers can run the task."""
         mask = self._suited(task.shape)
         if any(not (record.at_master or record.path) and record.holders for record in needs(task)):
             near = {site: can_get_inputs(self._view.state, task, site) for site in self._sites}
@@ -89,7 +92,7 @@ class ChartBuilder:
             lane_worker=[number for number, free in enumerate(lanes) for _ in free],
             lane_free_s=[time for free in lanes for time in free],
             worker_site=[numbers[worker.site] for worker in self._workers],
-            # Hosts of about equal speed count as equal, which makes planning faster.
+            # Rounding makes hosts of about equal speed equal, so that there are fewer groups and planning is faster.
             worker_slowness=[round(slowness(worker.id, worker.site), 2) or 0.01 for worker in self._workers],
             site_link_free_s=[links.link_free_at(view, site) for site in self._sites],
             site_bandwidth=self._bandwidths,
@@ -100,7 +103,7 @@ class ChartBuilder:
         )
 
     def _lanes(self, worker: Worker) -> list[float]:
-        """Returns the time at which each core of the worker will be free."""
+        """Returns, for each core of the worker, the time at which it will be free."""
         lanes: list[float] = []
         for task, amounts in (*worker.active.items(), *worker.ahead.items()):
             lanes += [self._ends[task]] * max(1, dict(amounts).get(CORES, 0) // UNIT)

@@ -1,20 +1,19 @@
-"""Fills a chart by Min-min, Max-min, Sufferage or XSufferage.
+"""Fills a Gantt chart with tasks by one of the heuristics Min-min, Max-min, Sufferage and XSufferage.
 
 Words that this module uses:
 
 * *Lane*: one core of a worker. A task that needs several cores takes several lanes of one worker.
-* *Batch*: tasks that need the same files and the same number of lanes, may run on the same workers, and take about equally long.
-* *Candidate*: the next task of a batch. Not every batch has a candidate at each time: see the end of this text.
-* *Family*: batches that need the same number of lanes, may run on the same workers, and need the same shared files. A file is shared if
+* *Batch*: tasks that need the same files and the same number of lanes, can run on the same workers, and are about equally long.
+* *Candidate*: the next task of a batch. At a given time, not every batch has a candidate: see the end of this text.
+* *Family*: batches that need the same number of lanes, can run on the same workers, and need the same shared files. A file is shared if
   more than one task needs it.
-* *Earliest end* of a task: its end on the lane where it ends first.
+* *Earliest end* of a task: its end if it runs on the lane where it ends first.
 
 Each step places one task:
 
-1. Compute when each candidate would end on each lane.
-2. Choose the candidate with the best metric.
-3. Place this candidate on the lane where it ends first. If some of its files are missing at the site of this lane, plan their transfers
-   after all other transfers to this site.
+1. Compute when each candidate would end on each lane. 2. Choose the candidate with the best metric. 3. Place this candidate on the lane
+where it ends first. If the site of this lane lacks some files of the task, plan transfers of these files after all other transfers to the
+site.
 
 The heuristics choose by these metrics:
 
@@ -25,23 +24,24 @@ The heuristics choose by these metrics:
 * ``xsufferage``: the candidate with the largest difference between its earliest end at the second best site and its earliest end at the
   best site.
 
-If there is no second lane or site, the difference is infinite. So with one site, all differences of XSufferage are equal. Of candidates
-with equal differences, the candidate with the largest earliest end is chosen, because long tasks should not start last. If the earliest
-ends are equal too, the candidate of the first batch in the list of batches is chosen. With Min-min and Max-min, the same rule decides if
-the metrics are equal.
+If there is no second lane or site, the difference is infinite. So with one site, all differences of XSufferage are equal. If differences
+are equal, the candidate with the largest earliest end is chosen, because long tasks should not start last. If the earliest ends are equal
+too, the candidate of the batch that comes first in the list of batches is chosen. With Min-min and Max-min, this last rule decides between
+equal metrics.
 
-A candidate can have the same earliest end on several workers. The worker is then chosen by these rules, in this order: earlier site,
-earlier group (the groups of a site are sorted by speed), less idle time before the task, earlier worker.
+If a candidate has the same earliest end on several workers, these rules choose the worker, in this order: first site, first group (the
+groups of a site are sorted by speed), least idle time before the task, first worker.
 
-(The paper on APST calls one heuristic "MinMax" in its appendix. "MinMax" is taken to be Max-min, which the text of the paper describes.)
+(The appendix of the paper on APST contains a heuristic "MinMax". This module assumes that it is Max-min, which the text of the paper
+describes.)
 
 The number of candidates is limited, because each step compares all candidates. The limit is ``USUAL_CANDIDATES``. If there are more
-families than that, the limit is the number of families, but at most ``MAX_CANDIDATES``. Within a family whose batches need only shared
-files, Min-min always chooses a shortest task and Max-min a longest task. So for these two heuristics, such a family has one candidate. At
-the start, the families take turns to add a batch until the limit is reached. For this, the families are sorted (see
-``_representatives_first``). Each family adds its batches with the longest tasks first; with Min-min, its batches with the shortest tasks
-first. When the last task of a batch is placed, the next batch of the same family becomes a candidate. If the family has no batch left, a
-batch of another family becomes a candidate.
+families than this, the limit is the number of families, but at most ``MAX_CANDIDATES``. In a family whose batches need only shared files,
+Min-min always chooses a shortest task, and Max-min a longest task. So with these two heuristics, such a family has only one candidate. At
+the start, the families take turns: each family adds one batch, until the limit is reached. The order of the families is described at
+``_representatives_first``. Within a family, the batch with the longest tasks comes first; with Min-min, the batch with the shortest tasks.
+When the last task of a batch is placed, the next batch of the same family gets a candidate. If this family has no batch left, a batch of a
+different family gets a candidate.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ Heuristic = Literal["min-min", "max-min", "sufferage", "xsufferage"]
 HEURISTICS: tuple[Heuristic, ...] = get_args(Heuristic)
 USUAL_CANDIDATES = 64
 MAX_CANDIDATES = 256
-"""Maximum candidates. There are more than ``USUAL_CANDIDATES`` candidates only if there are more families than that."""
+"""Maximum number of candidates, even if there are more families than this."""
 
 Family = tuple[tuple[int, ...], int, int]
-"""Properties that are equal for the batches of a family: shared files, width, number of the mask of allowed workers."""
+"""The properties that all batches of a family have in common: shared files, width, number of the mask of allowed workers."""
 
 
 def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float, horizon_s: float = np.inf) -> list[Placement]:
-    """Places tasks as long as any candidate could start on any lane before the horizon, which is ``now`` + ``horizon_s``.
+    """Places tasks as long as at least one candidate could start on some lane before the horizon. The horizon is ``now`` + ``horizon_s``.
 
-    A candidate is placed on the lane where it ends first. This can be a fast lane that becomes free after the horizon, while a slow lane is
-    free earlier. So the plan can contain tasks that start after the horizon.
+    The plan can contain tasks that start after the horizon. For example, a slow lane is free before the horizon, but the candidate ends
+    first on a fast lane that becomes free after the horizon.
     """
     placements: list[Placement] = []
     if not any(len(batch.seconds) for batch in batches):
@@ -90,7 +90,7 @@ def plan(chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, 
 
 
 class _Queue:
-    """Batches that are not candidates yet, by family (see ``Family``)."""
+    """Batches that have no candidate yet, by family (see ``Family``)."""
 
     def __init__(self, batches: Sequence[TaskBatch], masks: list[int], heuristic: Heuristic) -> None:
         users: Counter[int] = Counter()
@@ -120,8 +120,9 @@ class _Queue:
         return min(wanted, MAX_CANDIDATES, max(len(self._families), USUAL_CANDIDATES))
 
     def take(self, after: int | None) -> int | None:
-        """Returns the next batch for the table; None if no further batch needs a row. ``after``: the batch whose row becomes free; None if
-        the row is new. A batch of the same family comes first. If this family has no batch left, the other families take turns."""
+        """Returns the next batch for the table of candidates, or None if no further batch needs a row. ``after``: the batch whose row has
+        become free, or None for a new row. The next batch of the same family gets the free row. If this family has no batch left, the other
+        families take turns."""
         if after is not None and self._families[self._family_of[after]]:
             return self._families[self._family_of[after]].popleft()
         while self._family_order:
@@ -134,8 +135,8 @@ class _Queue:
 
 
 def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
-    """Sorts families. A family comes early if it needs no shared file, or if it needs a shared file that no family before it in
-    ``families`` needs. All other families follow."""
+    """Sorts families into two groups. The first group contains each family that needs no shared file, or that needs a shared file which no
+    family before it in ``families`` needs. All other families follow."""
     seen: set[int] = set()
     with_new_files: list[Family] = []
     others: list[Family] = []
@@ -146,8 +147,8 @@ def _representatives_first(families: dict[Family, list[int]]) -> list[Family]:
 
 
 class _Candidates:
-    """A table with one row per candidate, and one column per block of groups of workers (see ``chart``). A cell has the earliest time at
-    which the candidate could end at a worker of the block, and the group of this worker."""
+    """A table with one row per candidate, and one column per block of groups of workers (see ``chart``). A cell contains two values: the
+    earliest end of the candidate on the workers of the block, and the group where it has this end."""
 
     def __init__(self, chart: GanttChart, batches: Sequence[TaskBatch], heuristic: Heuristic, now: float) -> None:
         mask_of, masks = number_masks(batch.allowed for batch in batches)
@@ -160,9 +161,9 @@ class _Candidates:
         self._batch = np.full(rows, -1)
         self._done = [0] * len(batches)
         self._seconds_left: list[list[float]] = [[] for _ in range(rows)]
-        """For each row: seconds of its tasks, the next task last."""
+        """For each row: the seconds of each task of its batch. The next task is the last element."""
         self._users: dict[int, set[int]] = {}
-        """For each file: rows of the candidates that need it."""
+        """For each file: the rows of the candidates that need this file."""
         self._seconds = np.zeros(rows)
         self._width = np.zeros(rows, dtype=np.int64)
         self._there, self._missing = np.full((rows, sites), np.inf), np.full((rows, sites), -np.inf)
@@ -179,7 +180,7 @@ class _Candidates:
             self._enter(row, None)
 
     def _enter(self, row: int, after: int | None) -> None:
-        """Gives this row of the table to the next batch that can run at some worker. ``after``: the batch that had the row before."""
+        """Gives a row of the table to the next batch that at least one worker can run. ``after``: the batch that had the row before."""
         while (number := self._queue.take(after)) is not None:
             after, batch = number, self._batches[number]
             self._batch[row] = number
@@ -198,10 +199,11 @@ class _Candidates:
         self._there[row], self._missing[row], self._ready[row], self._best[row] = np.inf, -np.inf, np.inf, np.inf
 
     def _refresh(self, rows: slice, blocks: slice) -> None:
-        """Computes the ends of candidates: of one row at all blocks, or of all rows at some blocks."""
+        """Computes cells of the table: one row and all blocks, or all rows and some blocks."""
         columns, length = self._columns, self._columns.shape[1]
         ready, seconds, width = self._ready[rows, blocks], self._seconds[rows, None], self._width[rows]
-        # The arrays have long rows and reuse memory. Many short rows and new arrays would cost more time than the sums.
+        # To save time, the arrays have long rows and reuse memory. Many short rows, or new arrays, would take longer than the sums
+        # themselves.
         cells = self._cells[: ready.size].reshape(ready.shape)
         times, start = self._scratch[:, : ready.size * length].reshape(2, len(ready), -1)
         free, slowness, launch_s = columns.free_s[:, blocks], columns.slowness[blocks], columns.launch_s[blocks]
@@ -222,7 +224,8 @@ class _Candidates:
             self._second[rows, blocks] = flat[cells + times.reshape(*ready.shape, length).argmin(axis=2)]
 
     def choose(self) -> tuple[int, int] | None:
-        """Returns the row with the best metric, and the block where its task ends first; None if no candidate can run."""
+        """Returns the row with the best metric, and the block where the candidate of this row ends first. Returns None if no candidate can
+        run."""
         if not self._best.size:
             return None
         block = self._best.argmin(axis=1)
@@ -276,14 +279,15 @@ class _Candidates:
         return placement
 
     def _note_transfers(self, transfers: tuple[PlannedTransfer, ...], site: int) -> None:
-        """Updates the table for new transfers: the link is busy for longer, and candidates need no further transfers of these files."""
+        """Updates the table after new transfers were planned: the link is busy for longer, and other candidates can use the transferred
+        files."""
         for row in {row for transfer in transfers for row in self._users[transfer.file]}:
             self._there[row], self._missing[row] = self._links.needs(self._batches[self._batch[row]].files)
         ready = np.maximum(self._there[:, site], self._links.free_s[site] + self._missing[:, site])
         self._ready[:, self._columns.blocks_of_site[site]] = ready[:, None]
 
     def _advance(self, row: int, seconds: float) -> None:
-        """Makes the next task of the batch the candidate. If the batch is finished, the next batch gets the row."""
+        """Makes the next task of the batch the candidate. If the batch has no task left, the next batch gets the row."""
         if not self._seconds_left[row]:
             self._enter(row, int(self._batch[row]))
         elif self._seconds_left[row][-1] != seconds:
@@ -291,8 +295,8 @@ class _Candidates:
             self._refresh(slice(row, row + 1), slice(None))
 
     def may_start(self, limit: float) -> bool:
-        """Returns True if any candidate could start at any worker before ``limit``. One such pair of candidate and worker is stored. To
-        save time, the next call checks the stored pair first."""
+        """Returns True if at least one candidate could start at some worker before ``limit``. Stores the pair of candidate and worker that
+        it has found, because the next call saves time by checking this pair first."""
         if limit == np.inf:
             return True
         columns = self._columns
@@ -314,7 +318,7 @@ class _Candidates:
 
 
 def _least(table: Floats) -> Floats:
-    """Returns the minimum of every row. (For short rows, numpy's argmin is faster than its min.)"""
+    """Returns the minimum of each row. (It uses argmin of numpy, which is faster than min for short rows.)"""
     least: Floats = table[np.arange(len(table)), table.argmin(axis=1)]
     return least
 

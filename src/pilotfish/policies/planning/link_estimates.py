@@ -1,4 +1,4 @@
-"""Estimates which files each site has, which files are in transfer, and how fast the links are."""
+"""Estimates which files are at each site, which files are in transfer, and how fast the links are."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pilotfish.model.site import LOCAL
 from pilotfish.model.states import ASSIGNED
 
 BANDWIDTH = 1e6
-"""Assumed bytes per second of an unmeasured link. Small files are sent first, to measure it."""
+"""Assumed bytes per second of a link without measurements. Small files are sent first, to measure the link."""
 DISK = 500e6
-"""Assumed bytes per second of copies to this machine. These copies go from disk to disk and are not measured."""
+"""Assumed bytes per second of copies on this machine. Such copies go from disk to disk and are not measured."""
 MAX_SIDE_PART = 0.1
-"""A file may share the link with other transfers if its transfer takes at most this part of the remaining time of the other transfers."""
+"""A small file can share the link with other transfers: its transfer must take at most this fraction of their remaining time."""
 MAX_WAIT_S = 0.5
-"""Maximum seconds that a core may wait for files."""
+"""Maximum seconds for which a core is allowed to wait for files."""
 OVERDUE_S = 1.0
-"""If a file has not arrived by its expected time, it is expected this many seconds from now."""
+"""A file that has not arrived at its expected time is expected this many seconds from now."""
 PROBE_S = 5.0
-"""After the first small file, an unmeasured link gets no other file for this many seconds, or until it is measured."""
+"""After the first small files, a link without measurements gets no more files until it is measured, but at most for this many seconds."""
 MIN_PROBE_BYTES, MIN_PROBE_S = 100_000, 0.01
 MAX_PROBES, MAX_TASKS_PER_PROBE = 32, 16
-"""Maximum sets of files that may be sent first over a link, and maximum tasks with the same set."""
+"""Limits for ``probe_tasks``: maximum number of different sets of inputs, and maximum number of tasks with the same set of inputs."""
 NEVER = float("inf")
 
 
@@ -36,7 +36,7 @@ def is_at(view: PolicyView, record: ContentRecord, site: str) -> bool:
 
 
 def probe_tasks(tasks: Iterable[Task]) -> list[Task]:
-    """Returns the tasks with the smallest inputs that are large enough to measure a link."""
+    """Returns tasks whose inputs are small, but large enough to measure a link."""
     by_files: dict[tuple[ContentRecord, ...], list[Task]] = {}
     for task in tasks:
         if (wanted := needs(task)) and not task.suspect and len(group := by_files.setdefault(wanted, [])) < MAX_TASKS_PER_PROBE:
@@ -46,18 +46,19 @@ def probe_tasks(tasks: Iterable[Task]) -> list[Task]:
 
 
 class LinkProbe(NamedTuple):
-    """The files that were sent first over a link, and when they were sent."""
+    """The files that were sent first over a link to measure it, and when they were sent."""
 
     files: tuple[ContentRecord, ...]
     since: float
 
 
 class LinkEstimates:
-    """Tracks the transfers of files for assigned tasks. The files are assumed to arrive one after the other over the link of a site."""
+    """Keeps track of the transfers of files for assigned tasks. It assumes that the files arrive one after the other over the link of a
+    site."""
 
     def __init__(self) -> None:
         self._in_transfer: dict[str, dict[str, tuple[float, Task, float]]] = {}
-        """For each site and digest: expected arrival, the task that needs the content, and when this task was assigned."""
+        """For each site and digest: when the content is expected, which task needs it, and when this task was assigned."""
         self._seen_view: PolicyView | None = None
         self._arrivals: dict[str, dict[str, float]] = {}
         self._free_at: dict[str, float] = {}
@@ -68,25 +69,25 @@ class LinkEstimates:
         """For each site: bytes per second of the first transfer, used until the link is measured."""
 
     def bandwidth(self, view: PolicyView, site: str) -> float:
-        """Returns the estimated bytes per second from the master to a site. The larger the error of the forecast is, the more the estimate
-        is reduced: the first bytes over an idle link are often fast, and a useless transfer cannot be undone."""
+        """Returns the estimated bytes per second from the master to a site. A large error of the forecast reduces the estimate. The
+        estimate must not be too high: the first bytes over an idle link are often fast, and a useless transfer cannot be undone."""
         measured = view.state.forecasts.bandwidth(site)
         if measured is not None:
             return max(1.0, measured.value / (1 + min(1.0, measured.error)))
         return DISK if site == LOCAL else self._rates.get(site, BANDWIDTH)
 
     def _is_known(self, view: PolicyView, site: str) -> bool:
-        """Returns True if the speed of the site's link is known. The master measures only transfers that it makes itself. So this method
-        measures the first transfer to the site: when all its files have arrived, it stores their bytes, divided by the elapsed time, as the
-        speed of the link."""
+        """Returns True if the speed of the site's link is known. The master measures only its own transfers. So this method measures the
+        first transfer to the site in addition: when all files of this transfer have arrived, it divides their bytes by the elapsed time and
+        stores the result as the speed of the link."""
         probe = self._probes.get(site)
         if probe is not None and site not in self._rates and all(is_at(view, record, site) for record in probe.files):
             self._rates[site] = sum(record.size for record in probe.files) / max(view.now - probe.since, MIN_PROBE_S)
         return site == LOCAL or site in self._rates or view.state.forecasts.bandwidth(site) is not None
 
     def arrival(self, view: PolicyView, record: ContentRecord, site: str) -> float:
-        """Returns the time at which a content is at the site: now if a worker of the site has it, the expected arrival if it is in
-        transfer, and infinity if neither is true."""
+        """Returns when a content is at the site: now if a worker of the site has it, the expected arrival if it is in transfer, and
+        infinity in all other cases."""
         return view.now if is_at(view, record, site) else self._expected_arrivals(view, site).get(record.digest, NEVER)
 
     def link_free_at(self, view: PolicyView, site: str) -> float:
@@ -94,7 +95,8 @@ class LinkEstimates:
         return self._free_at[site]
 
     def _expected_arrivals(self, view: PolicyView, site: str) -> dict[str, float]:
-        """Returns the expected arrival times at a site, by digest. A transfer is over when its task has left the site or runs there."""
+        """Returns the expected arrival times at a site, by digest. A transfer counts as ended when the task that needs it runs or has left
+        the site."""
         if self._seen_view is not view:
             self._seen_view, self._arrivals, self._free_at = view, {}, {}
         found = self._arrivals.get(site)
@@ -108,7 +110,8 @@ class LinkEstimates:
         return found
 
     def must_wait(self, view: PolicyView, task: Task, site: str) -> bool:
-        """Returns True if a core would only wait for files: the task's files are in transfer, or the link is busy with other files."""
+        """Returns True if a core with this task would only wait for files, because the files are in transfer, or because the link is busy
+        with other files."""
         missing = [record for record in needs(task) if not is_at(view, record, site)]
         if not missing:
             return False
@@ -128,9 +131,9 @@ class LinkEstimates:
         return bool(missing) and all(digest in self._expected_arrivals(view, site) for digest in missing)
 
     def start_probe(self, view: PolicyView, tasks: Iterable[Task], site: str) -> Task | None:
-        """Chooses a task whose missing files are sent first, to measure the link of the site: the first task in ``tasks`` that needs files
-        which the site does not have. ``tasks`` should contain tasks with small files, because a transfer cannot be stopped. Returns None if
-        no task needs missing files, if the speed of the link is known, or if a task was chosen before."""
+        """Chooses the task whose files are sent first, to measure the link of the site. This is the first task in ``tasks`` that needs
+        files which the site lacks. ``tasks`` should contain tasks with small files, because a transfer cannot be stopped. Returns None if
+        there is no such task, if the speed of the link is known, or if a task was chosen before."""
         if site in self._probes or self._is_known(view, site):
             return None
         for task in tasks:
@@ -145,7 +148,7 @@ class LinkEstimates:
         return sum(self._is_known(view, site) for site in self._probes)
 
     def note_started(self, view: PolicyView, task: Task, site: str) -> None:
-        """Notes that the task's missing files are in transfer from now on."""
+        """Records that the missing files of a task are in transfer from now on."""
         ends = self._expected_arrivals(view, site)
         for record in needs(task):
             if record.digest not in ends and not is_at(view, record, site):

@@ -1,9 +1,9 @@
-"""Assigns tasks by a plan and makes a new plan when the situation has changed.
+"""A matcher that assigns tasks by a plan, and makes a new plan when the situation has changed.
 
-The plan is a Gantt chart of workers and links. A new plan is made when the last plan is old, when tasks were added, when workers have
-joined or left, when a link was measured, or when a worker has room but no planned task. A plan is computed from the expected ends of
-running tasks and transfers, the contents at each site, and the speeds of hosts and links. Between two plans, each worker gets only the
-tasks that the plan has for this worker. If another worker is idle, it does not get these tasks.
+The plan is a Gantt chart of workers and links. It is computed from the expected ends of running tasks and transfers, the contents at each
+site, and the speeds of hosts and links. There are several reasons for a new plan: the last plan is old, tasks were added, workers have
+joined or left, a link was measured, or a worker has room but no planned task. Between two plans, a worker gets only the tasks that are
+planned for it, even if it is idle.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from pilotfish.policies.planning.heuristics import Heuristic
 
 UNKNOWN_TASK_S = 1.0
-"""Assumed seconds of a task of cost 1 if its class is unknown. If the first task of the class has already run for longer than half of this
-time, twice its elapsed time is assumed instead."""
+"""Assumed seconds of a task of cost 1 while no task of its class has ended. If the first task of the class has already run for more than
+half of this time, twice its elapsed time is assumed instead."""
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5.0, 120.0
-"""Minimum and maximum seconds between two plans."""
+"""A plan is old after half of the median time of its tasks, but not earlier or later than these limits in seconds."""
 INTERVAL_PER_PLACEMENT_S, INTERVAL_PER_TASK_S = 0.001, 1e-4
-"""Seconds that each placement and each planned task add to the minimum time between two plans. The computation itself takes much less time,
-so the master stays free for other work.
+"""For each placement and for each planned task, this many seconds are added to the minimum time between two plans. Computing the plan takes
+much less time, so the master stays free for other work.
 """
 IDLE_REPLAN_S = 1.0
-"""Minimum seconds from a plan to a new plan that is made because of an idle worker."""
+"""Minimum seconds after a plan until an idle worker can be the reason for a new plan."""
 OVERDUE_PART = 0.25
-"""If a task runs longer than expected, its end is expected after this part of its expected time, counted from now."""
+"""If a task runs longer than expected, its end is expected in this fraction of its expected time, counted from now."""
 MAX_TASKS = 4_000
-"""Maximum tasks in one plan, so that the master is never busy with a plan for long."""
+"""Maximum number of tasks in one plan, so that a plan never keeps the master busy for long."""
 
 
 class PlannedMatcher:
@@ -54,28 +54,29 @@ class PlannedMatcher:
         self.ends: dict[Task, float] = {}
         """Expected ends of assigned tasks."""
         self._queues: dict[str, deque[Task]] = {}
-        """For each worker: its next tasks."""
+        """For each worker: its planned tasks, the next task first."""
         self._probes: list[Task] = []
         """Tasks with inputs that are small, but large enough to measure a link."""
         self._groups: dict[tuple[TaskShape, tuple[ContentRecord, ...]], list[Task]] = {}
         """Tasks that were ready at the last plan, grouped by shape and inputs."""
         self._first_given: dict[str, tuple[float, float]] = {}
-        """For each class: when its first task was assigned, and the cost of this task."""
+        """For each task class: when the first task of the class was assigned, and the cost of this task."""
         self._not_before = 0.0
         """Earliest time of a new plan."""
         self._idle_replan_at = 0.0
         self._next_at = 0.0
         self._has_room = False
-        """Whether a worker has room. If not, no task can be assigned before another task ends."""
+        """Whether at least one worker has room. If none has room, no task can be assigned before a running task ends."""
         self._partial = False
-        """Whether the plan contains only a part of the ready tasks."""
+        """Whether some ready tasks are not in the plan, because there were too many."""
         self._has_idle_worker = False
         """Whether a worker has room for tasks that are not in the plan."""
         self._planned_for: tuple[int, int, int] = (0, 0, 0)
         self._waiting: dict[Run, int] = {}
-        """For each run: the number of tasks that waited for other tasks at the last plan. If fewer wait now, some ready tasks are new."""
+        """For each run: how many tasks waited for other tasks when the last plan was made. If fewer tasks wait now, some tasks have become
+        ready."""
         self._has_unplanned = False
-        """Whether there is an idle worker, and a ready task that is in no plan."""
+        """Whether there is an idle worker, and some tasks have become ready since the last plan."""
         self._left = 0
 
     def match(self, view: PolicyView, roomy: Sequence[Worker], shapes: Sequence[TaskShape], contested: bool) -> Matching:
@@ -124,7 +125,7 @@ class PlannedMatcher:
     # --- when to plan, and what follows -----------------------------------------------------------------------------------------------
 
     def _is_stale(self, view: PolicyView, idle: bool, shapes: Sequence[TaskShape]) -> bool:
-        """Returns True if a new plan is needed. ``idle``: a worker has room, but the plan has no task for it."""
+        """Returns True if a new plan is needed. ``idle``: whether a worker has room, but no planned task."""
         if view.now >= self._next_at:
             return True
         if view.now >= self._not_before and (self._has_unplanned or self._planned_for != self._fingerprint(view, shapes)):
@@ -132,7 +133,7 @@ class PlannedMatcher:
         return bool(self._left) and idle and view.now >= self._idle_replan_at
 
     def _fingerprint(self, view: PolicyView, shapes: Sequence[TaskShape]) -> tuple[int, int, int]:
-        """Returns a value that changes when tasks or workers are added, workers leave, or a link was measured."""
+        """Returns a value that changes when tasks are added, workers join or leave, or a link is measured."""
         return sum(len(shape.run.tasks) for shape in shapes), hash(tuple(view.state.workers)), self.links.measured_probes(view)
 
     def _next_for(self, view: PolicyView, worker: Worker) -> list[Task]:
@@ -168,8 +169,8 @@ class PlannedMatcher:
         return ready
 
     def _all_in_transfer(self, view: PolicyView, worker: Worker) -> bool:
-        """Returns True if every ready task of the plan that this worker could run waits only for files in transfer to the worker's site. In
-        this case, an idle worker may get one of these tasks now."""
+        """Looks at all ready tasks of the plan that this worker can run. Returns True if all of them wait only for files that are in
+        transfer to the worker's site. An idle worker then gets one of these tasks."""
         for group in self._groups.values():
             while group and group[-1].state != READY:
                 group.pop()
@@ -178,7 +179,7 @@ class PlannedMatcher:
         return True
 
     def _start_probe(self, view: PolicyView, worker: Worker) -> Task | None:
-        """Returns a task with small inputs that measures the link of the worker's site; None if the link needs no measurement."""
+        """Returns a task with small inputs, to measure the link of the worker's site. Returns None if the link needs no measurement."""
         found = self.links.start_probe(view, (task for task in self._probes if self._can_start(view, task, worker)), worker.site)
         if found is not None:
             for queue in self._queues.values():
@@ -230,13 +231,13 @@ class PlannedMatcher:
         for worker in view.workers:
             for task in (*worker.active, *worker.ahead):
                 end = self.ends.get(task, view.now)
-                # If the end is not in the future, the task takes longer than expected, or was assigned without a plan.
+                # An end in the past means that the task takes longer than expected, or that it was assigned without a plan.
                 ends[task] = end if end > view.now else view.now + OVERDUE_PART * self.seconds(view, task)
         return ends
 
 
 def _representatives(shape: TaskShape, max_tasks: int) -> Iterable[Task]:
-    """Returns all ready tasks of the shape; if there are too many, only the first tasks and some tasks for each needed file."""
+    """Returns all ready tasks of the shape. If there are too many, returns only the first tasks, and some tasks for each needed file."""
     if len(shape.queue) <= max_tasks:
         return shape.queue
     if not shape.queue_by_content:

@@ -1,5 +1,5 @@
-"""Estimates the finish time of a run, and what the time is spent on, from many projections. The time is divided into parts, such as
-waiting, staging and execution. These are the parts of one chain of tasks: the chain that ends last in the median projection.
+"""Estimates when a run finishes and how its time is spent, from many projections. The time is divided into parts, such as waiting, staging
+and execution. The parts describe one chain of tasks: the chain that ends last in the median projection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pilotfish.sim.projections.projection import Projection
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:
-    """The seconds until the finish, divided into parts along the chain of tasks that ends last. The first five parts add up to the total.
+    """The seconds until the finish, divided into parts along the chain of tasks that ends last. The sum of the first five parts is the
+    total.
 
     * ``waiting_s``: waiting for a core.
     * ``behind_s``: waiting for tasks of other runs.
@@ -42,16 +43,16 @@ class TimeBreakdown:
 
 
 class _Cores:
-    """The cores of one host. The simulation does not record which cores a task used. Therefore each task is assumed to use the cores that
-    have been free longest."""
+    """The cores of one host. The simulation does not record which cores a task used. So this class assumes that each task uses the cores
+    that have been free longest."""
 
     def __init__(self, count: int) -> None:
         self._free: list[tuple[float, int, TaskInterval | None]] = [(-inf, number, None) for number in range(count)]
         self._count = count
 
     def take(self, interval: TaskInterval, cores: int) -> TaskInterval | None:
-        """Assigns cores to a task. Returns the previous task at these cores; None if there is none. If several tasks used these cores
-        before, returns the task that ended last."""
+        """Assigns cores to a task. Returns the previous task on these cores, or None. If the cores had different previous tasks, returns
+        the one that ended last."""
         before: TaskInterval | None = None
         for _ in range(cores):
             if self._free and self._free[0][0] <= interval.started_at:
@@ -62,13 +63,13 @@ class _Cores:
         return before
 
     def idle_since(self, busy: int) -> float:
-        """Returns the time since which at least one core is idle; infinity if no core is idle. ``busy``: number of cores in use now."""
+        """Returns since when at least one core is idle, or infinity if no core is idle. ``busy``: number of cores in use now."""
         ends = sorted(ended for ended, _, _ in self._free)
         return ends[busy] if busy < len(ends) else inf
 
 
 def parents_of(state: State) -> dict[int, list[int]]:
-    """Returns for each task the unfinished tasks on which it depends."""
+    """Returns, for each task, the unfinished tasks that it needs."""
     found: dict[int, list[int]] = {}
     for run in state.runs.values():
         for task in run.tasks if run.unfinished else ():
@@ -82,13 +83,13 @@ def parents_of(state: State) -> dict[int, list[int]]:
 
 
 def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list[int]]) -> TimeBreakdown:
-    """Returns the breakdown for the runs ``own``. Follows the chain of tasks backwards, from the task of these runs that ends last. Two
-    kinds of tasks can delay a task: the previous tasks at the same cores, and the tasks on which it depends. The predecessor in the chain
-    is the task that ended last of all these tasks."""
+    """Returns the breakdown for the runs ``own``. Starts with the task of these runs that ends last, and follows the chain backwards. A
+    task waits for two kinds of tasks: the previous tasks on its cores, and the tasks that it needs. The one of them that ended last comes
+    before the task in the chain."""
     now, state = world.snapshot_at, world.machine.state
     last: TaskInterval | None = None
     by_task: dict[int, TaskInterval] = {}
-    for entry in world.result.intervals:  # in the order of ending
+    for entry in world.result.intervals:  # the intervals are in the order of their ends
         by_task[entry.task] = entry
         last = entry if run_of(entry.task) in own else last
     if last is None:
@@ -117,7 +118,7 @@ def breakdown_of(world: Projection, own: frozenset[int], parents: dict[int, list
 
 
 def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterval | None]]:
-    """Returns the cores of each host, and for each interval the previous interval at the same cores."""
+    """Returns the cores of each host, and for each interval the previous interval on the same cores."""
     state, counts = world.machine.state, dict.fromkeys(world.hosts, 0)
     for worker in state.workers.values():
         connection = world.machine.connections.get(worker.id)
@@ -131,7 +132,7 @@ def _by_core(world: Projection) -> tuple[dict[int, _Cores], dict[int, TaskInterv
 
 
 def _first_idle(world: Projection, cores: dict[int, _Cores]) -> float:
-    """Returns the time since which at least one core is idle. Hosts that have left are not considered."""
+    """Returns since when at least one core is idle. Ignores hosts that have left."""
     found = inf
     for worker in world.machine.state.workers.values():
         connection = world.machine.connections.get(worker.id)
@@ -150,12 +151,13 @@ def has_files(task: Task) -> bool:
 
 MIN_SAMPLES, MAX_SAMPLES = 20, 60
 COMPLETIONS = 20_000
-"""Target number of simulated task ends per prediction. This number limits the number of samples."""
+"""The number of samples is chosen so that all samples together simulate about this many task ends. It stays between MIN_SAMPLES and
+MAX_SAMPLES."""
 MAX_TASKS_ALONE = 4_000
-"""Up to this number of simulated tasks, one process is used, because starting more processes would take longer."""
+"""Up to this number of simulated tasks, one process does all the work, because starting more processes would take longer."""
 MIN_S = 1e-3
 MARGIN = 1.2
-"""Intervals are widened by this factor, because some effects are not modelled."""
+"""Intervals are widened by this factor, because the simulation does not model all effects."""
 
 OnProgress = Callable[[int, int], None]
 """Progress callback: finished samples, all samples."""
@@ -163,7 +165,8 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ProjectedFinish:
-    """Result of one sample. ``end_s``: seconds from now, infinite if tasks cannot run at any worker; ``stuck``: number of these tasks."""
+    """Result of one sample. ``stuck``: number of tasks that no worker can run. ``end_s``: seconds from now to the finish; infinite if tasks
+    are stuck."""
 
     end_s: float
     parts: TimeBreakdown
@@ -175,8 +178,8 @@ class ProjectedFinish:
 class FinishEstimate:
     variation: Variation
     ends_s: list[float]
-    """Seconds from now until the finish, one value per sample. The values are in the order of the seeds, so that two variations can be
-    compared seed by seed."""
+    """Seconds from now until the finish, one value per sample. The values are in the order of the seeds, so that the samples of two
+    variations can be compared in pairs."""
     parts: TimeBreakdown
     stuck: int
     guessed: dict[str, int] = field(default_factory=dict)
@@ -187,12 +190,12 @@ class FinishEstimate:
 
     @property
     def merit_s(self) -> float:
-        """Geometric mean of the finish times. Variations are sorted by this value, because the median of a few samples would show small
-        differences less clearly. All variations use the same seeds, so the differences are not due to chance."""
+        """Geometric mean of the finish times. Variations are sorted by this mean, because the median of a few samples would hide small
+        differences. All variations use the same seeds, so a difference between two means is not due to chance."""
         return exp(fmean(log(max(end, MIN_S)) for end in self.ends_s)) if inf not in self.ends_s else inf
 
     def interval(self, factor: float = 1.0) -> tuple[float, float]:
-        """Returns the 80 % interval: the interval of the samples, widened by ``factor`` and by MARGIN. ``factor`` is learned from past
+        """Returns the 80 % interval. It is the interval of the samples, widened by MARGIN and by ``factor``, which is learned from past
         errors."""
         low, middle, high = self.quantile((1 - COVERAGE) / 2), self.median_s, self.quantile((1 + COVERAGE) / 2)
         return widened(low, middle, factor * MARGIN), widened(high, middle, factor * MARGIN)
@@ -202,7 +205,7 @@ class FinishEstimate:
         place = q * (len(ends) - 1)
         below = int(place)
         above = min(below + 1, len(ends) - 1)
-        # The comparison avoids infinity minus infinity.
+        # Equal ends are not subtracted, because infinity minus infinity is undefined.
         return ends[below] if place == below or ends[below] == ends[above] else ends[below] + (ends[above] - ends[below]) * (place - below)
 
     def chance_to_end_by(self, seconds: float) -> float:
@@ -218,7 +221,7 @@ def widened(edge: float, middle: float, factor: float) -> float:
 
 
 def simulate_sample(snapshot: PoolSnapshot, variation: Variation, seed: int, run: int | None) -> ProjectedFinish:
-    """Simulates one sample until the run (None: every run) is finished."""
+    """Simulates one sample until ``run`` is finished. With None, simulates until every run is finished."""
     world = Projection(snapshot, variation, seed)
     state = world.machine.state
     parents = parents_of(state)
@@ -262,7 +265,7 @@ def _combine(variation: Variation, finishes: list[ProjectedFinish]) -> FinishEst
 
 Job = tuple[int, int]
 _common: tuple[PoolSnapshot, Sequence[Variation], int | None]
-"""Common input of all simulations. Forked processes inherit it."""
+"""Input that all samples have in common. The forked processes inherit this variable."""
 
 
 def _simulate_job(job: Job) -> tuple[Job, ProjectedFinish]:

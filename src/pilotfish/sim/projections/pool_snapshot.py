@@ -20,7 +20,7 @@ from pilotfish.model.settings import PoolSettings
 from pilotfish.model.states import CANCELLED
 
 KEPT = 1_000
-"""Maximum recent tasks that are kept per class."""
+"""Maximum number of recent tasks that are kept per task class."""
 KEPT_LAUNCHES = 100
 
 Durations = deque[tuple[str, str, int, float]]
@@ -29,17 +29,17 @@ Durations = deque[tuple[str, str, int, float]]
 @dataclass(slots=True)
 class AttemptHistory:
     assigned_at: dict[tuple[str, int], float] = field(default_factory=dict)
-    """For each worker and task: the time of assignment. Prefetched tasks are not included, because it is unknown when they get cores."""
+    """For each worker and task: the time of assignment. Prefetched tasks are left out, because it is not known when they get cores."""
     durations: dict[str, Durations] = field(default_factory=dict)
     """For each task class, one entry per ended task: worker, site, run, and measured seconds per unit of cost."""
     launches: dict[str, deque[float]] = field(default_factory=dict)
-    """For each site: seconds between assignment and result of tasks without input files, not including the execution time."""
+    """For each site: seconds from the assignment to the result of tasks without input files, less the execution time."""
 
     run_ends: dict[str, float] = field(default_factory=dict)
-    """End times of runs without cancelled tasks, by uid. Runs that the pool has removed are included."""
+    """End times of runs without cancelled tasks, by uid. Deleted runs are included."""
 
     def observe(self, state: State, fact: f.Fact, at: float) -> None:
-        """Updates the history with a fact. The state must already contain the effect of the fact."""
+        """Updates the history with a fact. Call it after the fact was applied to the state."""
         if isinstance(fact, f.TasksDone):
             self._done(state, fact, at)
         elif isinstance(fact, f.TasksAssigned | f.TasksDuplicated | f.TasksClaimed):
@@ -59,11 +59,11 @@ class AttemptHistory:
             self.run_ends[run.uid] = run.ended_at
 
     def started_at(self, worker: Worker, task: Task, beat_s: float) -> float | None:
-        """Returns the estimated time at which a task started at a worker; None if the task has not started or the time is unknown.
-        ``beat_s``: seconds between two heartbeats."""
+        """Estimates when a task started at a worker. Returns None if the task has not started, or if its start time is unknown. ``beat_s``:
+        seconds between two heartbeats."""
         assigned_at, seen = self.assigned_at.get((worker.id, task.id)), worker.started.get(task)
         if seen is not None:
-            # A start is reported with the next heartbeat.
+            # The report of a start comes with the next heartbeat, so the start was up to ``beat_s`` seconds before it.
             return max(assigned_at if assigned_at is not None else seen - beat_s / 2, seen - beat_s)
         return assigned_at if task in worker.active and all(worker.id in file.holders for file in needs(task)) else None
 
@@ -89,14 +89,16 @@ class AttemptHistory:
 
 
 MIN_LAUNCHES = 5
-"""Minimum observed starts at a site. With fewer starts, the start-up time is not used, because the first starts take longer."""
+"""Minimum number of observed starts at a site. With fewer starts, the start-up time is not used, because the first starts take longer."""
 CLOSED = "as far as is known"
-"""Reason with which a snapshot closes an open run. It is closed because later submissions of its client cannot be predicted."""
+"""Reason with which a snapshot closes an open run. A prediction needs a closed run, because it cannot know which tasks the client will
+submit later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A change to the pool for `whatif`. ``more``: by site, the number of additional pilots (``local``: cores); negative: fewer."""
+    """A change to the pool for `whatif`. ``more``: for each site, the number of additional pilots, or of additional cores for ``local``. A
+    negative number removes pilots or cores."""
 
     text: str = "as it is"
     policy: str = ""
@@ -117,7 +119,7 @@ class PoolSnapshot:
     started_at: dict[tuple[str, int], float]
     """Start times of running attempts, by worker and task."""
     assigned_at: dict[tuple[str, int], float]
-    """Assignment times of attempts that do not run yet."""
+    """Assignment times of attempts that have not started."""
     durations: dict[str, list[tuple[str, str, int, float]]]
     launches: dict[str, float]
     settings: PoolSettings
@@ -156,7 +158,7 @@ class PoolSnapshot:
 
 
 def _rows(state: State) -> Iterator[f.AnyFact]:
-    """Yields the state as facts. Leaves out finished runs without files, and data that only workers read."""
+    """Yields the state as facts. Leaves out data that only workers read, and finished runs without files."""
     over = {run.id: None for run in state.runs.values() if run.finished and not run.contents}
     shares = {run.account.name: None for run in state.runs.values() if run.id not in over}
     for fact in state_snapshot.dump(state, without=over):

@@ -1,4 +1,4 @@
-"""Records predictions and scales intervals by past errors."""
+"""Records predictions, and calculates from their errors how wide future intervals must be."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pilotfish.model.states import CANCELLED
 from pilotfish.store.keyring import write_private
 
 MAX_KEPT = 500
-"""Maximum number of predictions that are kept. The latest predictions are kept."""
+"""Maximum number of predictions that are kept. The oldest predictions are dropped."""
 MIN_TESTED = 10
-"""Minimum predictions of finished runs before intervals are scaled by past errors."""
+"""Minimum number of predictions whose run has finished. With fewer predictions, intervals are not scaled by past errors."""
 LATEST = 50
 COVERAGE = 0.8
 """Probability that the interval holds the finish time."""
@@ -24,7 +24,7 @@ MIN_HALF_WIDTH = 0.02
 
 
 class Prediction(msgspec.Struct):
-    """A prediction for one run. Seconds count from the time ``at``. ``factor``: the factor by which the interval was scaled."""
+    """A prediction for one run. All seconds count from the time ``at``. ``factor``: the factor by which the interval was scaled."""
 
     at: float
     uid: str
@@ -35,7 +35,7 @@ class Prediction(msgspec.Struct):
     high_s: float
     factor: float = 1.0
     took_s: float = 0.0
-    """Actual seconds; 0: the run is not finished."""
+    """Actual seconds until the finish; 0 while the run is not finished."""
 
     @property
     def held(self) -> bool:
@@ -48,8 +48,8 @@ class Prediction(msgspec.Struct):
 
     @property
     def strain(self) -> float:
-        """Error of the median, divided by the half-width of the unscaled interval, both on a logarithmic scale. If the actual time was at
-        an end of this interval, the strain is 1."""
+        """Error of the median, divided by half of the width of the unscaled interval. Both are on a logarithmic scale. The strain is 1 if
+        the actual time was exactly at an end of the interval."""
         off = log(self.took_s / self.median_s)
         edge = self.high_s if off > 0 else self.low_s
         half = abs(log(max(edge, 1e-9) / self.median_s)) / self.factor
@@ -70,7 +70,7 @@ class PredictionRecord:
         return [prediction for prediction in self.predictions if prediction.took_s > 0 and prediction.median_s > 0]
 
     def settle(self, state: State, ended: dict[str, float]) -> None:
-        """Stores the actual time of each finished run. Removes predictions of cancelled or unknown runs."""
+        """Stores the actual finish time in the predictions of each finished run. Removes predictions of cancelled or unknown runs."""
         kept = []
         for prediction in self.predictions:
             run = state.runs.get(state.run_uids.get(prediction.uid, -1))
@@ -83,9 +83,9 @@ class PredictionRecord:
         self.predictions = kept
 
     def factor(self) -> float:
-        """Returns the factor by which prediction intervals are widened, or narrowed if it is less than 1. With this factor, 80 % of the
-        past intervals would have contained the actual time (a conformal quantile). The factor is limited to the range from MIN_FACTOR to
-        MAX_FACTOR. Returns 1 if fewer than MIN_TESTED predictions can be compared with a finished run."""
+        """Returns the factor for the width of new intervals, between MIN_FACTOR and MAX_FACTOR. With this factor, 80 % of the past
+        intervals would have contained the actual time (a conformal quantile). Returns 1 if fewer than MIN_TESTED predictions can be
+        compared with a finished run."""
         strains = sorted(prediction.strain for prediction in self.tested[-LATEST:])
         if len(strains) < MIN_TESTED:
             return 1.0

@@ -1,7 +1,7 @@
 """Simulates how a pool continues from a snapshot. The real machine and policy run with simulated hosts in place of the workers.
 
-Task times and queue waits are drawn from distributions of observed values. The random numbers are drawn in the same order for every
-variation. So if two variations have the same seed, their results differ only because of the variations.
+Task times and queue waits are drawn from distributions of observed values. For a given seed, every variation gets the same random numbers.
+So the results of two variations with the same seed differ only because of the variations.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from pilotfish.sim.shared_link import STREAMS
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 SMOOTHING = 0.3
-"""Noise is added to each observed log duration. With one observation, the standard deviation of the noise is this fraction of the standard
-deviation of the log durations. With more observations, the noise is smaller."""
+"""Noise is added to the logarithm of each observed duration. With one observation, the standard deviation of the noise is this fraction of
+the standard deviation of the log durations. With more observations, the noise is smaller."""
 UNSEEN = 4.0
 """The fitted distribution has the same weight as this many observations."""
 SPREAD, SPREAD_WEIGHT = 0.8, 4.0
-"""Prior standard deviation of log durations, and its weight as a number of observations."""
+"""Assumed standard deviation of log durations before any observation. It has the same weight as SPREAD_WEIGHT observations."""
 MAX_SPREAD = 1.5
 """Maximum standard deviation of log durations. With a larger value, some samples would take years."""
 LONGER = 1.3
-"""A task that runs longer than all observed tasks may take this factor times the longest observation."""
+"""One longer duration is added to the observed durations: the longest observation times this factor."""
 MIN_S = 1e-9
 MAX_PROBABILITY = 1.0 - 1e-9
 
@@ -57,9 +57,9 @@ class DurationSamples:
     """Draws durations. The distribution is made from the durations of ended tasks and the elapsed times of running tasks.
 
     A running task is a censored observation: its duration is longer than its elapsed time (Kaplan and Meier). Each sample of a prediction
-    gives the observations random weights (the Bayesian bootstrap), so samples differ more if there are few observations. Because durations
-    outside the observed range are possible, a part of the durations is drawn from a fitted lognormal distribution instead. This part is
-    smaller if there are more observations.
+    gives the observations random weights (the Bayesian bootstrap). So samples differ more if there are few observations. Durations outside
+    the observed range are possible, too. So a part of the durations is drawn from a fitted lognormal distribution. This part is smaller if
+    there are more observations.
     """
 
     def __init__(self, seen: Sequence[float], running: Sequence[float], rng: np.random.Generator) -> None:
@@ -74,14 +74,14 @@ class DurationSamples:
         left[left < MIN_S] = 0.0
         self._values: NDArray[np.float64] = np.append(values, values[-1] * LONGER)
         self._below: NDArray[np.float64] = np.append(1.0 - left, 1.0)
-        """For each element of ``_values``: the probability that a duration is not longer than this value."""
+        """For each element of ``_values``: the probability that a duration is at most this value."""
         count = max(1, len(seen))
         logs, masses = np.log(self._values), np.diff(self._below, prepend=0.0)
         middle = float(np.sum(masses * logs))
         squares = count * float(np.sum(masses * (logs - middle) ** 2)) + SPREAD_WEIGHT * SPREAD**2
         spread = min(MAX_SPREAD, sqrt(squares / float(rng.chisquare(count + SPREAD_WEIGHT))))
         self._law = NormalDist(middle + float(rng.normal(0.0, spread / sqrt(count))), spread)
-        """Distribution of log durations."""
+        """Fitted distribution of log durations."""
         self._unseen = UNSEEN / (UNSEEN + count)
         self._blur = SMOOTHING * spread * count**-0.2
 
@@ -94,7 +94,7 @@ class DurationSamples:
         return drawn
 
     def draw_beyond(self, rng: np.random.Generator, least: float) -> float:
-        """Draws one duration, given that it is at least ``least``."""
+        """Draws one of the durations that are at least ``least``."""
         which, chance, blur = rng.random(), float(rng.random()), exp(float(rng.normal(0.0, self._blur)))
         index = int(np.searchsorted(self._values, least, side="right"))
         below = float(self._below[index - 1]) if index else 0.0
@@ -110,15 +110,16 @@ class DurationSamples:
 BANDWIDTH = 125e6
 """Bytes per second of a link without a forecast."""
 MIN_SAMPLES = 5
-"""Minimum remembered tasks of a class. With fewer tasks, forecasts are used."""
+"""Minimum number of remembered tasks of a class. With fewer tasks, the forecast for the class is used."""
 UNKNOWN_S, MIN_GUESS_S = 60.0, 5.0
 UNKNOWN_FACTORS = (0.15, 0.4, 0.7, 1.0, 1.4, 2.5, 6.0)
-"""Possible ratios of an actual value to a guess."""
+"""If only a guess is known, the guess times each of these factors counts as an observed value."""
 WORKER_DOUBT, NEW_WORKER_DOUBT = 0.35, 0.3
-"""Standard deviations of log slowness: of a worker without measurements, and of a worker that has not joined yet."""
+"""Standard deviations of the logarithm of the slowness. First value: for a worker without measurements. Second value: for a worker that has
+not joined yet."""
 LOCAL_WAIT_S = 1.0
 CHECK_INTERVAL = 200
-"""If no task ends during this many events, the simulation checks whether any task can end."""
+"""After this many events without the end of a task, the simulation checks whether any task can still end."""
 
 
 class Projection(LightWorld):
@@ -137,12 +138,12 @@ class Projection(LightWorld):
         self.now = self.snapshot_at = snapshot.now
         self.variation = variation
         self.guessed: dict[str, int] = {}
-        """Classes without measurements, and the number of tasks of each class."""
+        """For each task class without measurements: its number of tasks."""
         self._snapshot = snapshot
         self._seed = seed
         self._rng = np.random.default_rng([seed, 1])
         self._waiting: list[tuple[SimulatedHost, SimulatedAttempt]] = []
-        """Assigned attempts that do not run yet."""
+        """Assigned attempts that have not started."""
         self._waits: dict[str, DurationSamples] = {}
         self._new_workers = 0
         self._pilots_waiting = 0
@@ -177,7 +178,7 @@ class Projection(LightWorld):
         return forecasts.slowness(worker.id, worker.site) * exp(float(self._rng.normal(0.0, doubt)))
 
     def _draw_durations(self) -> None:
-        """Draws the seconds of every unfinished task, for cost 1 and slowness 1."""
+        """Draws the seconds of every unfinished task, as if the task had cost 1 and ran on a host of slowness 1."""
         state = self.machine.state
         ahead: dict[tuple[str, int], list[Task]] = {}
         for run in state.runs.values():
@@ -202,7 +203,8 @@ class Projection(LightWorld):
                 self._durations[task.id] = durations.draw_beyond(self._rng, least)
 
     def _durations_of(self, name: str, run: int, elapsed: list[float]) -> DurationSamples:
-        """Returns durations for a task class in a run, preferably of tasks of this run: a class may contain very different tasks."""
+        """Returns durations for a task class in a run. Prefers durations of tasks of this run, because a class can contain very different
+        tasks."""
         forecasts = self.machine.state.forecasts
         durations = self._snapshot.durations.get(name, ())
         own = [one for one in durations if one[2] == run]
@@ -232,7 +234,7 @@ class Projection(LightWorld):
         return elapsed / _cost(task) / self._slowness[worker.id]
 
     def _draw_wait(self, pilot: str, site: str, elapsed: float) -> float:
-        """Draws the seconds that a pilot still waits. ``elapsed``: the seconds that it has waited so far."""
+        """Draws the seconds that a pilot will still wait. ``elapsed``: the seconds that it has already waited."""
         if site not in self._waits:
             self._waits[site] = self._waits_of(site, elapsed)
         return self._waits[site].draw_beyond(np.random.default_rng([self._seed, 2, *pilot.encode()]), elapsed) - elapsed
@@ -271,7 +273,7 @@ class Projection(LightWorld):
         for pilot in queued:
             self._start_later(pilot, self.now - pilot.requested_at)
         self.machine.decide_again = True
-        self._turn()  # without workers, no message would cause the first turn
+        self._turn()  # if no worker sends a message, nothing else causes the first turn
         for site, count in variation.more:
             self._add(site, count)
 
@@ -328,7 +330,8 @@ class Projection(LightWorld):
             self.after(max(0.0, worker.ends_at - self.now), host.leave)
 
     def _resume_transfers(self) -> None:
-        """Resumes transfers in the order of their requests. An active transfer counts as half done, because its progress is unknown."""
+        """Continues the transfers in the order of their requests. An active transfer counts as half done, because its progress is
+        unknown."""
         active: dict[tuple[str, str], None] = {}
         active_counts: dict[str, int] = {}
         for host, attempt in sorted(self._waiting, key=lambda one: one[1].assigned_at):
@@ -392,7 +395,7 @@ class Projection(LightWorld):
         self.result.intervals.append(interval)
 
     def run_to_end(self, run: int | None = None) -> None:
-        """Simulates until the run is finished (None: all runs), or until no task can end any more."""
+        """Simulates until ``run`` is finished, or all runs with None. Stops earlier if no task can end any more."""
         heap, state = self._heap, self.machine.state
         target = state.runs.get(run) if run is not None else None
         unfinished, quiet = state.unfinished, 0

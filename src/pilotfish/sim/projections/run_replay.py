@@ -1,8 +1,8 @@
-"""Simulates a finished run again under another policy.
+"""Simulates a finished run again under a different policy.
 
-The simulation uses measured values: the time of each task (divided by the slowness of the worker that ran it), the times at which tasks
-were submitted, the dependencies, and the times at which workers were present. Links are modelled from forecasts, with one shared disk per
-site. No task fails, and the pool has no other runs.
+The simulation uses the measured time of each task, divided by the slowness of its worker. It also uses the times at which tasks were
+submitted, the dependencies, and the times at which workers were present. The speeds of links come from forecasts, and each site has one
+shared disk. No task fails, and the pool has no other runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIN_S = 1e-6
 
 @dataclass(slots=True)
 class RunHistory:
-    """Data about one run that the state of the pool does not keep."""
+    """Data about one run. The state of the pool does not keep these data, so they are collected from the facts."""
 
     run: int
     arrivals: list[tuple[float, int]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class RunHistory:
 
 @dataclass(slots=True, frozen=True)
 class WorkerStay:
-    """A worker and the time in which it was present, in seconds from the start of the run."""
+    """A worker and the period in which it was present, in seconds from the start of the run."""
 
     worker: Worker
     from_s: float
@@ -69,14 +69,14 @@ class WorkerStay:
 
 
 def max_cores(present: Sequence[WorkerStay]) -> float:
-    """Returns the maximum number of cores present at one time."""
+    """Returns the largest number of cores that were present at the same time."""
     comings = [(stay.from_s, stay.cores) for stay in present]
     goings = [(stay.until_s, -stay.cores) for stay in present if stay.until_s is not None]
     return max(accumulate(cores for _, cores in sorted([*comings, *goings])))
 
 
 def similar_stays(present: Sequence[WorkerStay], cores: float) -> list[WorkerStay]:
-    """Returns workers like those in ``present``, with ``cores`` cores in total. These workers are present during the whole run."""
+    """Returns workers that are similar to those in ``present``, have ``cores`` cores in total, and are present during the whole run."""
     found: list[WorkerStay] = []
     for stay in cycle(present):
         if cores <= 0:
@@ -140,7 +140,7 @@ class RunReplay(LightWorld):
         known = sum(count for _, count in self._history.arrivals)
         batches = [(run.opened_at, len(run.tasks) - known)] if known < len(run.tasks) else []
         first = 0
-        # Tasks arrive after the first worker has joined, because no decision is possible before that.
+        # No decision is possible before the first worker has joined, so tasks arrive after this time.
         earliest_s = min(stay.from_s for stay in self._present) + self.turn_s
         for at, count in [*batches, *self._history.arrivals]:
             self.after(max(earliest_s, at - run.opened_at), self._add, first, count)
@@ -163,7 +163,7 @@ class RunReplay(LightWorld):
             self.deliver(i.ClientMessage(CLIENT_LINK, m.Close(1), []))
 
     def makespan_s(self) -> float | None:
-        """Simulates the run. Returns its makespan; None if the run did not finish."""
+        """Simulates the run and returns its makespan. Returns None if the simulated run did not finish."""
         self.start()
         self.advance(left=-1)
         runs = self.machine.state.runs

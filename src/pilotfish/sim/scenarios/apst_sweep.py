@@ -1,13 +1,12 @@
 """Generates the published APST sweep: tasks with shared input files on three clusters.
 
 There are 1,200 tasks in six groups. Costs differ by a factor of up to 20. All tasks of a group read the same file. The six files have 1, 1,
-20, 20, 100 and 100 MB. The first cluster has 32 hosts and a fast link. The second cluster has 8 hosts, and its link is 20 times slower. The
-third cluster has 16 hosts, and its link is 40 times slower than the first link. There are four scenarios:
+20, 20, 100 and 100 MB. The first cluster has 32 hosts and a fast link. The second cluster has 8 hosts, and its link is 20 times slower than
+the first link. The third cluster has 16 hosts, and its link is 40 times slower than the first link. There are four scenarios:
 
-a) No file is staged in advance.
-b) Both files of 100 MB are at the second cluster in advance.
-c) As in b. In addition, one file of 100 MB and both files of 20 MB are at the third cluster in advance.
-d) All files are at all clusters in advance.
+a) No file is staged in advance. b) Both files of 100 MB are at the second cluster in advance. c) Both files of 100 MB are at the second
+cluster in advance. One file of 100 MB and both files of 20 MB are at the third cluster in advance. d) All files are at all clusters in
+advance.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MB = 1_000_000
 SIZES = (1, 1, 20, 20, 100, 100)
 FILES = tuple(sha256(b"group %d" % group).hexdigest() for group in range(len(SIZES)))
 NOISE = 0.1
-"""Standard deviation of the logarithms of task times, relative to the costs."""
+"""Standard deviation of the logarithms of the ratios of task time to cost."""
 SCENARIOS = ("a", "b", "c", "d")
 NEAR, MIDDLE, FAR = "near", "middle", "far"
 STAGED = {

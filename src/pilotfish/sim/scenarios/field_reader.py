@@ -19,7 +19,8 @@ MAX_BYTES, MIN_BANDWIDTH = 100 * 10**12, 1000.0
 
 
 def nearest(given: object, known: Iterable[str], otherwise: str = "") -> str:
-    """Returns the fix for an unknown word. ``otherwise``: the fix if no known word is similar; the default lists all known words."""
+    """Returns the fix for an unknown word: the most similar known word. If no known word is similar, returns ``otherwise``, or by default a
+    list of all known words."""
     names = list(known)
     near = errors.nearest(str(given)[:MAX_SHOWN], names)
     return Correction(f"did you mean {near}?", given, near) if near else otherwise or f"known are: {', '.join(names)}"
@@ -32,7 +33,7 @@ def shown(value: object) -> str:
 
 class FieldReader:
     """Reads typed fields of a table. ``where``: the text before field names in messages, such as ``grid.toml: work.`` or ``--``. ``joined``
-    combines this table with a later table; if both have a field, the later value counts."""
+    combines this table with a second table. If both tables have a field, the value of the second table counts."""
 
     def __init__(self, table: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
         if not isinstance(table, Mapping):

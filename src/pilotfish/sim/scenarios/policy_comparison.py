@@ -15,12 +15,12 @@ from pilotfish.sim.scenarios.scenario_file import Scenario
 from pilotfish.sim.workload import Workload
 
 HEARTBEAT_S = 1.0
-"""Seconds between reports of started tasks, for the stealing policy."""
+"""Seconds between heartbeats. Only the policy stealing needs heartbeats, because they report the starts of tasks."""
 
 
 @dataclass(slots=True)
 class SimulationResult:
-    """Result of one policy with one seed. ``area_s`` and ``path_s`` are lower bounds of the makespan. ``area_s``: the makespan if all cores
+    """Result of one policy with one seed. The makespan cannot be less than ``area_s`` or ``path_s``. ``area_s``: the makespan if all cores
     were always busy. ``path_s``: the time of the longest chain of tasks on the fastest host."""
 
     policy: str
@@ -48,7 +48,7 @@ def simulate(scenario: Scenario, case: tuple[str, int]) -> SimulationResult:
 
 
 def record_trace(scenario: Scenario, policy: str, seed: int = 0, record_intervals: bool = True) -> SimulationTrace:
-    """Runs one simulation. The trace contains the times of all tasks if ``record_intervals`` is True."""
+    """Runs one simulation and returns its trace. With ``record_intervals``, the trace contains the times of all tasks."""
     work = scenario.work.work(seed)
     world = LightWorld(scenario.sites, work, plugins.load("policies", policy)(), seed, record_intervals=record_intervals)
     if policy == "stealing":
@@ -71,7 +71,7 @@ def record_trace(scenario: Scenario, policy: str, seed: int = 0, record_interval
 
 
 def longest_chain_s(work: Workload) -> float:
-    """Returns the length of the longest dependency chain at speed 1."""
+    """Returns the seconds of the longest chain of dependent tasks on hosts of speed 1."""
     if not work.after:
         return max(work.seconds)
     ends: list[float] = []
@@ -81,7 +81,8 @@ def longest_chain_s(work: Workload) -> float:
 
 
 def simulate_all(scenario: Scenario, cores: int = 0) -> Iterator[SimulationResult]:
-    """Yields a result for each policy and seed as soon as it is computed. ``cores``: number of processes; 0: one per core."""
+    """Simulates each policy with each seed, and yields each result as soon as it is ready. ``cores``: number of processes; 0 means one per
+    core."""
     return in_parallel(
         partial(simulate, scenario), [(policy, seed) for seed in range(scenario.seeds) for policy in scenario.policies], cores
     )

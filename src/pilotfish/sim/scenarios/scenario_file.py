@@ -1,4 +1,4 @@
-"""Reads a scenario from a TOML file or from options: sites, workload, policies and seeds. An example of a file:
+"""Reads a scenario from a TOML file or from options. A scenario contains sites, a workload, policies and seeds. An example of a file:
 
 policies = ["workqueue", "auto"]
 seeds = 10
@@ -60,7 +60,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class ScenarioOptions:
-    """Command-line options, which take precedence over the file."""
+    """Options of the command line. They override values in the file."""
 
     sites: Sequence[str] = ()
     files: Sequence[str] = ()
@@ -70,7 +70,8 @@ class ScenarioOptions:
 
 
 def read_scenario(table: Mapping[str, Any], where: str, options: ScenarioOptions, read_task_list: TaskListReader) -> Scenario:
-    """Reads a scenario. ``table``: the parsed file; ``where``: the name of the file and a colon; ``read_task_list`` reads task lists."""
+    """Reads a scenario. ``table``: the parsed file. ``where``: the name of the file and a colon, for messages. ``read_task_list``: reads a
+    task list."""
     top = FieldReader(table, where, TABLES)
     work_fields = FieldReader(top.get("work", {}), f"{where}work.", WORK_KEYS).joined(FieldReader(options.work or {}, "--", WORK_KEYS))
     file_groups = _file_groups(top, where, options.files)
@@ -101,7 +102,7 @@ def _policies(top: FieldReader, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_policies(names: Sequence[Any], label: str) -> tuple[str, ...]:
-    """Checks policy names and removes duplicates. The name ``all`` selects every policy."""
+    """Checks names of policies and removes duplicates. The name ``all`` stands for every policy."""
     known = plugins.names("policies")
     found = [name.strip() if isinstance(name, str) else shown(name) for name in (known if list(names) == ["all"] else names)]
     for name in found:
@@ -147,7 +148,8 @@ def _read_site(fields: FieldReader, digests: Sequence[str]) -> SimulatedSite:
 
 
 def _staged(fields: FieldReader, digests: Sequence[str]) -> tuple[str, ...]:
-    """Returns the files that are at the site from the start. The field ``files`` is ``all`` or numbers of files; the first file is 1."""
+    """Returns the files that are at the site from the start. The field ``files`` of the site is ``all``, or a list of numbers. The first
+    file has the number 1."""
     wanted = fields.get("files", [])
     if wanted == "all":
         return tuple(digests)

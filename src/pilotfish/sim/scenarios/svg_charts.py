@@ -1,7 +1,8 @@
 """Draws charts of simulations as SVG: bar charts of makespans, and Gantt charts.
 
-The background of a chart is light or dark, as the reader's display is set. In a Gantt chart, each core has a row. The rows of a site are
-together, and the transfers to the site are above them. The time in which a core waits for a file is drawn paler.
+The background of a chart is light or dark, depending on the settings of the reader's display. In a Gantt chart, each core has a row. All
+rows of one site are together, and the transfers to this site are above its rows. The time in which a core waits for a file has a paler
+colour.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pilotfish.sim.shared_link import SimulatedTransfer
 from pilotfish.sim.workload import SimulatedSite, Workload
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a7a00", "#7a5195", "#999999")
-"""Colours for colour-blind readers, visible on white and on black."""
+"""Colours that colour-blind readers can distinguish, and that are visible on white and on black."""
 STYLE = (
     "<style>.g{fill:#fff}text,.t{fill:#333}.w{fill:#666}.a{stroke:#999}.l{stroke:#ddd}"
     "@media(prefers-color-scheme:dark){.g{fill:#1b1d20}text,.t{fill:#ddd}.w{fill:#aaa}.l{stroke:#383b40}}</style>"
@@ -81,20 +82,20 @@ def draw_bars(title: str, makespans: Mapping[str, Sequence[float]], bound_s: flo
 
 MAX_BYTES = 55_000
 MAX_ROWS = 120
-"""Maximum rows for cores. If there are more cores, only some cores of each site are shown."""
+"""Maximum number of rows. If there are more cores than this, only some cores of each site are shown."""
 HEIGHT = 420.0
 LINK_HEIGHT = 14.0
 LEGEND_HEIGHT = 16.0
 GAP, LEFT, RIGHT, GANTT_TOP = 10.0, 96.0, 16.0, 60.0
 MAX_LEGENDS = len(COLOURS) - 1
 MIN_WAIT = 0.002
-"""Minimum wait to show, as a fraction of the makespan."""
+"""Waits that are shorter than this fraction of the makespan are not shown."""
 
 
 @dataclass(slots=True)
 class ChartBlocks:
-    """Draws rectangles of one colour as one SVG path, which keeps the file small. A new rectangle is joined with the rectangle on its left
-    if the new rectangle is narrower than ``merge`` and the gap between the two is narrower than ``merge``."""
+    """Draws rectangles of one colour as one SVG path, to keep the file small. A new rectangle is joined with the rectangle on its left if
+    both the new rectangle and the gap between them are narrower than ``merge``."""
 
     merge: float
     parts: list[str] = field(default_factory=list)
@@ -111,7 +112,7 @@ class ChartBlocks:
     def _flush(self) -> None:
         if self._last is not None:
             x, y, width, height = self._last
-            shown = max(0.4, width - 0.4)  # leaves a thin gap between neighbours
+            shown = max(0.4, width - 0.4)  # leaves a thin gap to the next rectangle
             self.parts.append(f"M{x:.1f} {y:.1f}h{shown:.1f}v{height:.1f}h{-shown:.1f}z")
 
     def path(self, colour: str, opacity: float) -> list[str]:
@@ -122,7 +123,7 @@ class ChartBlocks:
 
 
 class ChartColours:
-    """Chooses the colour of a task by its largest file. If tasks have no files, it uses the kind of the task."""
+    """Chooses the colour of a task by the largest file of the task. If the tasks have no files, chooses it by the kind of the task."""
 
     def __init__(self, work: Workload) -> None:
         self._work = work
@@ -224,7 +225,8 @@ def _draw_row(
 
 
 def _shown_rows(sites: Sequence[SimulatedSite], trace: SimulationTrace) -> dict[str, list[list[TaskInterval]]]:
-    """Returns the rows of each site. A row has the tasks of one core. If there are too many cores, only every n-th core is shown."""
+    """Returns the rows of each site. A row contains the tasks of one core. If there are more than MAX_ROWS cores, returns only every n-th
+    core."""
     hosts: dict[str, dict[int, list[TaskInterval]]] = {site.name: {} for site in sites}
     for interval in trace.world_result.intervals:
         hosts[interval.site].setdefault(interval.host, []).append(interval)
@@ -239,7 +241,7 @@ def _shown_rows(sites: Sequence[SimulatedSite], trace: SimulationTrace) -> dict[
 
 
 def _cores(intervals: Sequence[TaskInterval], cores: int) -> list[list[TaskInterval]]:
-    """Assigns each task to the first free core, because the simulation does not record the core of a task."""
+    """Assigns each task to the first free core. The simulation does not record which core a task used."""
     rows: list[list[TaskInterval]] = [[] for _ in range(cores)]
     for interval in sorted(intervals, key=lambda one: one.started_at):
         row = next((one for one in rows if not one or one[-1].ended_at <= interval.started_at + 1e-6), rows[-1])
@@ -248,7 +250,7 @@ def _cores(intervals: Sequence[TaskInterval], cores: int) -> list[list[TaskInter
 
 
 def _in_lanes(transfers: Sequence[SimulatedTransfer]) -> list[tuple[int, int, SimulatedTransfer]]:
-    """Places concurrent transfers in different lanes. Returns for each transfer its lane, the number of all lanes, and the transfer."""
+    """Places concurrent transfers side by side. Returns, for each transfer: its place, the number of places, and the transfer."""
     ends: list[float] = []
     placed: list[tuple[int, SimulatedTransfer]] = []
     for one in sorted(transfers, key=lambda one: one.requested_at):

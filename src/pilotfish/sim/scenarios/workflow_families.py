@@ -1,7 +1,7 @@
-"""Generates workflows of a family, such as Montage or BLAST, of any size. They have the structures of the families of WfCommons.
+"""Generates workflows of any size that belong to a family, such as Montage or BLAST. Each family has the same structure as in WfCommons.
 
-For example, ``family("montage", 1000, seed=1)`` returns a workflow. Run times and file sizes have the means and deviations of published
-executions (WfInstances, on the Chameleon cloud).
+For example, ``family("montage", 1000, seed=1)`` returns a workflow. Task times and file sizes have the same means and deviations as in
+published executions (WfInstances, on the Chameleon cloud).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Generates a workload for each seed.
 
-A workload is one of these: similar tasks, a workflow of a family, a given workflow, a task list, or the published APST sweep.
+The tasks of a workload come from one of these sources: a distribution of task times, a family of workflows, a given workflow, a task list,
+or the published APST sweep.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FORMS = {
 FIX = f'write a number of seconds, "1m30s", or one of {", ".join(FORMS.values())}'
 MAX_SIGMA = 5.0
 MIN_PART = 0.01
-"""Minimum value drawn from a normal distribution, relative to its mean, because durations are positive."""
+"""Values that are drawn from a normal distribution are at least this fraction of its mean, because durations must be positive."""
 _CALL = re.compile(r"\s*([A-Za-z-]+)\s*\(([^()]*)\)\s*")
 
 
@@ -119,14 +120,14 @@ FROM_FIX = (
 )
 
 TaskListReader = Callable[[str], Workload]
-"""Reads a task list. The ``seconds`` of its result are costs."""
+"""A function that reads a task list. In the returned workload, ``seconds`` contains the costs."""
 
 
 @dataclass(slots=True, frozen=True)
 class FileGroup:
-    """Files of equal size. ``shared`` says which tasks read which files:
+    """Files of equal size. The value of ``shared`` decides which tasks read which files:
 
-    - "groups": the tasks are divided into groups of consecutive tasks, and each group reads one file.
+    - "groups": the tasks are divided into groups of consecutive tasks. All tasks of a group read the same file.
     - "all": all tasks read all files.
     - "none": each task reads ``count`` files of its own.
     """
@@ -138,14 +139,14 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class WorkloadPlan:
-    """Generates workloads. ``seconds``: distribution of the task times. ``fixed``: tasks that are the same for all seeds. For these tasks,
-    and for the tasks of ``apst``, ``seconds`` is the distribution of a factor by which their task times are multiplied."""
+    """Generates workloads. ``seconds``: distribution of the task times. ``fixed``: tasks that are the same for all seeds. If the tasks come
+    from ``fixed`` or ``apst``, they have task times already. ``seconds`` is then the distribution of a factor for these times."""
 
     tasks: int = 0
     seconds: Distribution = ONE_SECOND
     cores: int = 1
     hints: float | None = None
-    """Relative error of the tasks' costs; None: tasks have no costs."""
+    """Relative error of the costs of tasks. With None, tasks have no costs."""
     file_groups: tuple[FileGroup, ...] = ()
     family: str = ""
     apst: str = ""
@@ -191,7 +192,7 @@ def _digest(number: int) -> str:
 
 
 def _add_files(work: Workload, file_groups: tuple[FileGroup, ...]) -> None:
-    """Adds files to the tasks. Shared files get the first numbers, in the order in which the file groups are defined."""
+    """Adds files to the tasks. Shared files get the first numbers, in the order of ``file_groups``."""
     shared = [
         (kind, _digest(number)) for number, kind in enumerate(one for one in file_groups if one.shared != "none" for _ in range(one.count))
     ]
@@ -259,7 +260,8 @@ def _count(fields: FieldReader, text: str) -> int:
 
 
 def _hints(fields: FieldReader, default: float | None, timed: bool = False) -> float | None:
-    """Reads ``hints``, the relative error of costs. ``timed``: the source defines the task times, so the field ``seconds`` is refused."""
+    """Reads ``hints``, the relative error of costs. ``timed``: whether the source of the tasks defines their times. If so, the field
+    ``seconds`` is refused."""
     if timed and "seconds" in fields:
         raise fields.refuse("seconds", f" is not wanted: {fields.get('from')} says it", "leave it out")
     value = fields.get("hints", default)
@@ -278,7 +280,7 @@ def _hints(fields: FieldReader, default: float | None, timed: bool = False) -> f
 
 
 def work_of(workflow: Workflow) -> Workload:
-    """Returns the tasks and dependencies of a workflow. Files are not included: they are assumed to be on a disk that all hosts share."""
+    """Returns the tasks and dependencies of a workflow. Leaves out its files, as if they were on a disk that all hosts share."""
     tasks = workflow.tasks
     return Workload(
         seconds=[max(task.seconds, 1e-3) for task in tasks],

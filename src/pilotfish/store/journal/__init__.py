@@ -1,1 +1,1 @@
-"""Keeps the facts of a pool on disk: an append-only log in segments, and snapshots."""
+"""Keeps the facts of a pool on disk. The journal is a log in files called segments, and snapshots that replace older segments."""

@@ -1,10 +1,9 @@
-"""Reads a journal: first the newest intact snapshot, then all later segments. Skips damaged parts and reports them.
+"""Reads a journal: first the newest intact snapshot, then all later segments. Skips damaged parts, and reports them.
 
-While the reader reads, it does not change the disk. After the last record, it does three things:
+The reader changes nothing on the disk before the last record is read. After it, the reader does three things:
 
-1. It removes an incomplete write at the end.
-2. It makes all records durable, because the master that wrote them may have died before its sync.
-3. It removes files that a snapshot has replaced, unless it found damage.
+1. It removes an incomplete write at the end. 2. It makes all records durable, because the master that wrote them possibly died before its
+sync. 3. If it has found no damage, it removes files that a snapshot has replaced.
 
 Each of these steps can be interrupted and repeated.
 """
@@ -29,8 +28,8 @@ from pilotfish.store.journal.snapshot_file import record_bounds, snapshot_is_who
 class Damage:
     """Bytes that should be records but are not.
 
-    ``what``: "damaged", "missing" (the whole file is missing) or "unused" (a damaged snapshot that is not used, because older files have
-    the same content).
+    ``what`` is one of three words. "damaged": these bytes are damaged. "missing": the whole file is missing. "unused": a damaged snapshot
+    is not used, because older files have the same content.
     """
 
     file: str
@@ -43,8 +42,8 @@ class Damage:
 class Gap:
     """Missing records, from sequence number ``first`` to ``last``.
 
-    ``durable``: True if the records were on disk, so that they were lost by damage. If False, the records may never have been on disk, for
-    example because of a power cut; in this case, they were never acknowledged.
+    ``durable``: whether the records were certainly on disk. If True, damage destroyed them. If False, the records possibly never reached
+    the disk, for example because of a power cut. Then nobody has relied on them, because they were never acknowledged.
     """
 
     first: int
@@ -54,38 +53,38 @@ class Gap:
 
 @dataclass(slots=True)
 class DamageReport:
-    """Damage that was found while reading. An entry is added before the reader returns the first record after the damage.
+    """Damage that the reader has found. The reader adds an entry before it returns the first record after the damage.
 
-    If there are ``damages``, the caller should write a snapshot soon. Until then, every start finds the same damage again. The field
-    ``durable`` of a gap is correct only after the last record has been read.
+    If there are ``damages``, the caller should write a snapshot soon. Without a snapshot, every start finds the same damage again. The
+    field ``durable`` of a gap is correct only after the last record has been read.
     """
 
     damages: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     cut: Damage | None = None
-    """An incomplete write at the end, which was removed. Zeros at the end are reserved space and not an incomplete write."""
+    """An incomplete write at the end of the journal, which was removed. Zeros at the end do not count: they are reserved space."""
 
 
 @dataclass(slots=True)
 class Tail:
-    """Position where writing continues. ``descriptor`` is -1 if a new segment must begin."""
+    """Position at which the next master writes. ``descriptor`` is -1 if a new segment must begin."""
 
     number: int
     next_sequence: int
     size: int = 0
     descriptor: int = -1
     files: dict[str, FileIdentity] = field(default_factory=dict)
-    """The files of the journal besides the segment that is written next."""
+    """All files of the journal except the segment to which the next record is written."""
     snapshot: str = ""
 
 
 class JournalReader:
-    """Iterator over all records. Read it once, to the end. After that, the journal accepts records and ``damage_report`` is complete."""
+    """Iterator over all records. Read it once, to the end. Only then does the journal accept records, and ``damage_report`` is complete."""
 
     def __init__(self, disk: Disk, directory: str, pool: bytes, listing: JournalListing, resume: Callable[[Tail], None]) -> None:
         self.damage_report = DamageReport()
         self.reading_snapshot = False
-        """Whether the records that are being returned come from the snapshot."""
+        """Whether the reader is reading the snapshot."""
         self._disk = disk
         self._directory = directory
         self._pool = pool
@@ -99,7 +98,7 @@ class JournalReader:
         return chain.from_iterable(self.batches())
 
     def batches(self) -> Iterator[list[bytes]]:
-        """Yields the records in lists, which is faster than one record at a time."""
+        """Yields lists of records. This is faster than single records."""
         if self._started:
             raise JournalError("a journal is read only once after it was opened; open it again.")
         self._started = True
@@ -111,10 +110,10 @@ class JournalReader:
             raise JournalError(f"the journal in {self._directory} cannot be read: {error.strerror or error}.", "Check the disk.") from error
 
     def _choose_snapshot(self) -> int:
-        """Returns the number of the snapshot from which to read; 0 means the start of the journal.
+        """Returns the number of the snapshot with which reading begins, or 0 for the start of the journal.
 
-        This is usually the newest snapshot. If the newest snapshot is damaged, reading begins at an older snapshot or at the start of the
-        journal, provided that all segments from there on still exist. Otherwise the damaged snapshot is read.
+        This is usually the newest snapshot. If this snapshot is damaged, reading begins at an older snapshot or at the start of the
+        journal. All segments after this point must still exist. If some are missing, the damaged snapshot is read.
         """
         present = set(self._listing.segments)
         bases = [*reversed(self._listing.snapshots), *([0] if 1 in present else [])]
@@ -179,7 +178,7 @@ class JournalReader:
         return RecordScan(file.read, min(HEADER_BYTES, file.size), file.size, file.seed, self._expected)
 
     def _read_batches(self, file: str, scan: RecordScan) -> Iterator[list[bytes]]:
-        """Yields batches of records. No batch spans a gap, so that damage is reported before the records after the damage are returned."""
+        """Yields batches of records. A batch ends at each gap, so that damage is reported before the records after it are returned."""
         damages = gaps = 0
         for batch in scan.batches():
             if len(scan.damages) > damages or len(scan.gaps) > gaps:
@@ -189,14 +188,14 @@ class JournalReader:
         self._note_damage(file, scan.damages[damages:], scan.gaps[gaps:])
 
     def _finish_segment(self, number: int, file: OpenSegment, scan: RecordScan) -> Tail:
-        """Removes an incomplete write and returns the tail.
+        """Removes an incomplete write at the end of the last segment and returns the tail.
 
-        If the header is lost, the file has an older format, or the device could not be read, the segment stays unchanged and a new segment
-        follows.
+        In three cases, the segment stays unchanged and a new segment follows: the header is lost, the file has an older format, or the
+        device could not be read.
         """
         if file.header is None or file.header.version != VERSION or file.unreadable:
             self._disk.sync(file.descriptor)
-            # The device may return these bytes later, so the sequence numbers that could be in them are not used again.
+            # Possibly the device can read these bytes later. So sequence numbers that can be in them are not used again.
             withheld = (file.size - scan.good_end) // HEAD_BYTES if file.unreadable else 0
             return Tail(number + 1, max(self._expected, 1) + withheld)
         if scan.good_end < file.size:
@@ -242,11 +241,11 @@ class JournalReader:
             self.damage_report.gaps += [Gap(first, last, durable=False) for first, last in gaps if first > 0]
 
 
-# The rest of this module reads a journal without changing it, also while its master writes it.
+# The rest of this module reads a journal without changing it. The master of the journal can be writing at the same time.
 
 
 class ReadOnlyDisk(Disk):
-    """Disk on which calls that repair a journal do nothing, because only the master repairs a journal."""
+    """A disk for readers that are not the master: calls that would repair the journal do nothing."""
 
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -265,7 +264,7 @@ class ReadOnlyDisk(Disk):
 
 
 def open_read_only(directory: str | os.PathLike[str]) -> JournalReader:
-    """Opens a journal only for reading. An incomplete record at the end is left out."""
+    """Opens a journal for reading only. The reader leaves out an incomplete record at the end."""
     path, disk = os.fspath(directory), ReadOnlyDisk()
     try:
         listing = list_files(disk, path)

@@ -1,13 +1,13 @@
-"""Appends records durably and rotates segments.
+"""Appends records to a journal, makes them durable, and begins a new segment when the current one is long.
 
     journal, recovery = Journal.open(directory)
     for record in recovery: ...            # read all records before the first append
     journal.append([b"...", b"..."])       # written, not yet durable
     journal.sync()                         # durable: the caller may act on the records
 
-The content of a record is of no importance to the journal. After a failed sync, the journal accepts no more records: the operating system
-may have dropped the unsynced pages, and a second sync would then succeed without them. If the disk is full, the journal removes the
-incomplete write, and accepts records again when there is space.
+The journal does not interpret the content of records. After a failed sync, it accepts no more records: possibly the operating system has
+dropped the unsynced pages, and a second sync would succeed without them. If the disk is full, the journal removes the incomplete write, and
+accepts records again when there is space.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESERVE_FILE = "journal.reserve"
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """A file of the journal that changed on disk. ``what``: deleted, replaced, truncated or extended."""
+    """A file of the journal that a different program changed. ``what``: deleted, replaced, truncated or extended."""
 
     file: str
     what: str
@@ -65,7 +65,7 @@ class Journal:
     def open(
         cls, directory: str | os.PathLike[str], disk: Disk = DISK, segment_bytes: int = SEGMENT_BYTES
     ) -> tuple[Journal, JournalReader]:
-        """Opens or creates the journal in ``directory``. Refuses files of other versions and other pools. Accepts damage."""
+        """Opens the journal in ``directory``, or creates it. Refuses files of other versions and other pools. Accepts damaged files."""
         path = os.fspath(directory)
         try:
             disk.make_directory(path)
@@ -87,11 +87,12 @@ class Journal:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Returns the size of the snapshot; 0 if there is none."""
+        """Returns the size of the snapshot, or 0 if there is none."""
         return self._other_files[self._snapshot].size if self._snapshot in self._other_files else 0
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Writes all of the records or none. Returns the sequence number of the last record. Records are durable only after ``sync``."""
+        """Writes either all of the records or none. Returns the sequence number of the last record. The records are durable only after
+        ``sync``."""
         self._require_usable()
         if self._descriptor < 0 or self._size >= self._segment_bytes:
             self._rotate()
@@ -111,11 +112,12 @@ class Journal:
         return self._next_sequence - 1
 
     def begin_sync(self) -> None:
-        """Starts writing the last appended records to the device, so that ``sync`` waits less."""
+        """Starts writing the last appended records to the device, so that a later ``sync`` waits less."""
         self._disk.drop_cached(self._descriptor, self._last_start, self._size - self._last_start)
 
     def sync(self) -> None:
-        """Makes all appended records durable. After a failure no more records are accepted. The master must then stop and start again."""
+        """Makes all appended records durable. After a failure, the journal accepts no more records, and the master must end and start
+        again."""
         self._require_usable()
         if self._durable == self._next_sequence - 1:
             return
@@ -138,10 +140,11 @@ class Journal:
             self._trouble = self._trouble or "it is closed"
 
     def begin_snapshot(self) -> SnapshotWriter:
-        """Begins a new segment and returns the writer of a snapshot. The caller must write exactly the present state to the snapshot.
+        """Begins a new segment and returns a writer for a snapshot. The caller must write the state at the time of this call to the
+        snapshot.
 
-        Write and commit the snapshot in this process or in a forked child. Then call ``finish_snapshot`` or, if the snapshot failed,
-        ``abandon_snapshot``.
+        Write and commit the snapshot in this process or in a forked child. Then call ``finish_snapshot``. If the snapshot failed, call
+        ``abandon_snapshot`` instead.
         """
         self._require_usable()
         if self._snapshot_in_progress:
@@ -164,7 +167,7 @@ class Journal:
             raise JournalError(f"{name} was not written: {error.strerror or error}; the older files are kept.") from error
         kept = {segment_name(number) for number in range(writer.number, self._number)}
         for other in [other for other in self._other_files if other not in kept]:
-            # A file that cannot be removed now is no longer part of the journal. The next start removes it.
+            # The file is no longer part of the journal, even if it cannot be removed now. The next start removes it.
             with suppress(OSError):
                 self._disk.remove(self._path(other))
             del self._other_files[other]
@@ -184,7 +187,7 @@ class Journal:
         return False
 
     def restore_reserve(self) -> bool:
-        """Reserves the space again. Returns False if there is not enough space."""
+        """Reserves the space again that ``release_reserve`` has freed. Returns False if there is not enough space."""
         with suppress(OSError):
             if self._disk.identify(self._path(RESERVE_FILE)).size == RESERVE_BYTES:
                 return True
@@ -201,7 +204,8 @@ class Journal:
         return True
 
     def find_changed_files(self) -> list[ChangedFile]:
-        """Lists journal files that other programs changed. If there are any, write a snapshot at once: a snapshot replaces all files."""
+        """Lists journal files that other programs changed. The caller should then write a snapshot at once, because it replaces all these
+        files."""
         found = [changed for name, identity in self._other_files.items() if (changed := self._find_change(name, identity))]
         if self._descriptor >= 0:
             identity = FileIdentity(self._identity.device, self._identity.inode, self._length)
@@ -221,7 +225,7 @@ class Journal:
         return ChangedFile(name, "truncated" if found.size < expected.size else "extended")
 
     def _resume(self, tail: Tail) -> None:
-        """Prepares the journal to write after the last record that was read."""
+        """Prepares the journal for writing after the last record that was read."""
         self._trouble = ""
         self._number, self._size, self._descriptor = tail.number, tail.size, tail.descriptor
         self._length = tail.size
@@ -229,7 +233,7 @@ class Journal:
         self._durable = tail.next_sequence - 1
         self._other_files, self._snapshot = tail.files, tail.snapshot
         self._seed = seed_of(self.pool, SEGMENT, self._number)
-        # The journal opens even if the disk is full, so that its records can be read. The first append raises JournalFull.
+        # Even on a full disk, the journal must open, so that its records can be read. The first append then raises JournalFull.
         with suppress(JournalFull):
             self._write_pool_file()
             if self._descriptor < 0:
@@ -240,7 +244,7 @@ class Journal:
 
     def _write_pool_file(self) -> None:
         try:
-            if find_pool(self._disk, self._directory, JournalListing()) is None:  # its own file is missing
+            if find_pool(self._disk, self._directory, JournalListing()) is None:  # the file with the id of the pool is missing
                 write_pool(self._disk, self._directory, self.pool)
         except OSError as error:
             raise (self._full(error) if error.errno in FULL else self._broken("cannot be begun", error)) from error
@@ -258,7 +262,7 @@ class Journal:
         self._disk.close(descriptor)
 
     def _begin_segment(self, number: int) -> None:
-        """Creates a durable segment, then makes it the current segment. If it cannot be created, the old segment stays the current one."""
+        """Creates a durable segment and makes it the current segment. If this fails, the old segment stays the current segment."""
         name = segment_name(number)
         header = FileHeader(SEGMENT, number, self._next_sequence, self.pool)
         try:
@@ -271,9 +275,10 @@ class Journal:
         self._seed = seed_of(self.pool, SEGMENT, number)
 
     def _preallocate(self) -> None:
-        """Reserves space for later records. A sync that does not extend the file is a third faster, and cannot fail for lack of space.
+        """Reserves space for later records. A sync that does not extend the file is a third faster, and it cannot fail because the disk is
+        full.
 
-        Readers treat zeros at the end of a segment as reserved space. If the file system cannot reserve space, nothing is reserved.
+        Readers treat zeros at the end of a segment as reserved space. Does nothing if the file system cannot reserve space.
         """
         self._length = self._size
         if self._preallocates:
@@ -285,13 +290,14 @@ class Journal:
                 self._trim()
 
     def _trim(self) -> None:
-        """Frees reserved space that was not used."""
+        """Frees the reserved space that no record has used."""
         with suppress(OSError):
             self._disk.truncate(self._descriptor, self._size)
             self._length = self._size
 
     def _undo_write(self) -> None:
-        """Removes the part of a failed write that is on disk, and syncs the file. Refused records must not appear again after a crash."""
+        """Removes the written part of a failed write, and syncs the file. Without this, refused records could appear again after a
+        crash."""
         try:
             self._disk.truncate(self._descriptor, self._size)
             self._disk.sync(self._descriptor)

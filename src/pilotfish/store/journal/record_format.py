@@ -1,15 +1,15 @@
-"""Defines headers and records of journal files. Each record can be recognised and checked without other records.
+"""Defines the headers and records of journal files. A reader can recognise and check each record without other records.
 
     header   magic 8, version 2, kind 2, number 4, first sequence 8, pool 16, crc 4   (frozen: all later versions keep it)
     record   marker 4, check 4, crc 4, length 4, sequence 8, unsynced 4, body
 
 In these two lines, the number after the name of a field is the size of the field in bytes. ``check`` is a checksum of length, sequence and
 unsynced, so that these three fields can be tested before the body is read. ``crc`` is a checksum of length, sequence, unsynced, ``check``
-and body. Both checksums start from a seed that is made of the id of the pool and the kind and number of the file. So records of another
-file, or bytes inside a payload, are never taken for records of this file.
+and body. Both checksums start from a seed, which is computed from the id of the pool and the kind and number of the file. So records of a
+different file, or bytes inside a payload, do not count as records of this file.
 
-``unsynced`` is a number N. When this record was written, the last N records before it were not yet durable, and all records before those N
-were durable. If a durable record is missing, the cause is damage and not a crash.
+``unsynced`` is a number N. When this record was written, the last N records before it were not yet durable, and all earlier records were
+durable. If a durable record is missing, the cause is damage and not a crash.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def decode_header(data: bytes) -> FileHeader | None:
 
 
 def require_readable(header: FileHeader, file: str, pool: bytes) -> None:
-    """Refuses files of another version or another pool."""
+    """Refuses files of a different version or a different pool."""
     if header.version > VERSION:
         raise JournalError(
             f"{file} was written by a newer Pilotfish (journal format {header.version}; this one knows {VERSION}).",
@@ -109,7 +109,7 @@ def encode_end(count: int, seed: int) -> bytes:
 
 
 def decode_end(data: bytes, seed: int) -> int | None:
-    """Returns the number of records of a snapshot; None if the bytes are not the end of a snapshot."""
+    """Returns the number of records of a snapshot, or None if the bytes are not the end of a snapshot."""
     if len(data) != HEAD_BYTES:
         return None
     count: int = FIELDS.unpack_from(data, FIELDS_AT)[1]

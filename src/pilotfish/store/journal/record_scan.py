@@ -1,7 +1,7 @@
 """Scans the records of one file and skips damage.
 
-A fast loop reads intact, consecutive records. At damage, a slower path takes over. If the head of the damaged record is valid, the slower
-path skips only this record. Otherwise, it searches for the next valid head.
+A fast loop reads intact, consecutive records. When it meets damage, a slower function continues. If the head of the damaged record is
+valid, this function skips only the damaged record. If the head is not valid, it searches for the next valid head.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pilotfish.store.journal.record_format import FIELDS, FIELDS_AT, HEAD_BYTES,
 CHUNK_BYTES = 1 << 20
 
 Read = Callable[[int, int], bytes]
-"""Reads ``length`` bytes at ``offset``. Returns fewer bytes only at the end of the file."""
+"""A function (length, offset) that reads bytes of the file. It returns fewer than ``length`` bytes only at the end of the file."""
 
 
 @dataclass(slots=True)
 class RecordScan:
-    """One scan of a file. Iterate over ``batches`` to the end. After that, ``records``, ``damages`` and ``gaps`` are complete."""
+    """One scan of a file. Iterate over ``batches`` to the end. Only then are ``records``, ``damages`` and ``gaps`` complete."""
 
     read: Read
     start: int
@@ -32,7 +32,7 @@ class RecordScan:
     """Offset at which the last intact record ends. After the scan, only bytes that are no records follow."""
     records: int = 0
     proven: int = 0
-    """Highest sequence number that must have been on disk, as a later record says."""
+    """Highest sequence number that was certainly on disk. Each record says this about the records before it."""
     damages: list[tuple[int, int]] = field(default_factory=list)
     """(start, end) offsets of bytes that are not records."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class RecordScan:
             del self.damages[-1]
 
     def _intact_records(self) -> list[bytes]:
-        """Returns the intact, consecutive records between the present position and the end of the buffer."""
+        """Returns the intact, consecutive records from the current position to the end of the buffer."""
         buffer, position, expected, seed = self._buffer, self._position, self.expected, self.seed
         limit = len(buffer)
         last_head = -1
@@ -77,7 +77,7 @@ class RecordScan:
         return batch
 
     def _skip_or_read(self) -> None:
-        """Handles bytes that are not the next intact record: reads more bytes, or skips damaged or missing records."""
+        """Continues when the next bytes are not the next intact record: reads more bytes, or skips damaged or missing records."""
         position, buffer = self._position, self._buffer
         offset = self._base + position
         if offset >= self.size:
@@ -108,7 +108,7 @@ class RecordScan:
         return bool(marker == MARKER and crc32(fields, self.seed) == check) and length <= MAX_BODY
 
     def _search(self, position: int) -> None:
-        """Skips to the next valid head, or to the end of the buffer."""
+        """Skips bytes up to the next valid head, or up to the end of the buffer."""
         buffer = self._buffer
         while True:
             position = buffer.find(MARKER, position)
@@ -122,7 +122,7 @@ class RecordScan:
             position += 1
 
     def _is_blank(self, start: int, end: int) -> bool:
-        """Returns True if a range has only zeros. Such a range is reserved space, or its data did not reach the disk."""
+        """Returns True if a range contains only zeros. Such a range is reserved space, or its data never reached the disk."""
         return not any(self.read(min(CHUNK_BYTES, end - at), at).strip(b"\0") for at in range(start, end, CHUNK_BYTES))
 
     def _skip_to(self, position: int) -> None:
@@ -134,7 +134,7 @@ class RecordScan:
         self._position = position
 
     def _fill(self, needed: int) -> None:
-        """Drops processed bytes and reads more, so that at least ``needed`` bytes are in the buffer."""
+        """Drops processed bytes from the buffer and reads more, until at least ``needed`` bytes are in the buffer."""
         left = self._buffer[self._position :]
         self._base += self._position
         self._position = 0

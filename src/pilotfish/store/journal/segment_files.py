@@ -1,4 +1,4 @@
-"""Names, lists and opens journal files. Reads files even if the device cannot read some of their pages."""
+"""Names, lists and opens journal files. A file can be read even if the device cannot read some of its pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def snapshot_name(number: int) -> str:
 
 @dataclass(slots=True)
 class JournalListing:
-    """Files of a journal in its directory."""
+    """The files of a journal, as listed from its directory."""
 
     segments: list[int] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
@@ -51,7 +51,8 @@ def list_files(disk: Disk, directory: str) -> JournalListing:
 
 @dataclass(slots=True)
 class OpenSegment:
-    """A segment or snapshot opened for reading. Pages that cannot be read are returned as zeros. Zeros are never a valid record."""
+    """A segment or snapshot, opened for reading. Pages that the device cannot read are returned as zeros. Zeros are never a valid
+    record."""
 
     disk: Disk
     name: str
@@ -81,7 +82,7 @@ class OpenSegment:
 
 
 def open_file(disk: Disk, directory: str, kind: int, number: int, pool: bytes) -> OpenSegment:
-    """Opens a segment or snapshot. Refuses files of another version or another pool."""
+    """Opens a segment or snapshot. Refuses files of a different version or a different pool."""
     name = segment_name(number) if kind == SEGMENT else snapshot_name(number)
     path = os.path.join(directory, name)
     descriptor = disk.open(path)
@@ -99,7 +100,7 @@ def open_file(disk: Disk, directory: str, kind: int, number: int, pool: bytes) -
 
 
 def _read_or_empty(disk: Disk, descriptor: int, length: int, offset: int) -> bytes:
-    """Reads bytes. Returns no bytes if the device cannot read them."""
+    """Reads bytes of a file. Returns no bytes if the device cannot read them."""
     try:
         return read_all(disk, descriptor, length, offset)
     except OSError as error:
@@ -109,8 +110,8 @@ def _read_or_empty(disk: Disk, descriptor: int, length: int, offset: int) -> byt
 
 
 def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | None:
-    """Returns the id of the pool from the file POOL_FILE. If that file is lost, returns the id from any intact header. Returns None if
-    there is no intact header."""
+    """Reads the id of the pool from the file POOL_FILE. If this file is lost, reads the id from any intact header. Returns None if there is
+    no intact header either."""
     with suppress(FileNotFoundError):
         if found := _POOL_LINE.match(_first_bytes(disk, os.path.join(directory, POOL_FILE), 128)):
             pool = bytes.fromhex(found[1].decode())
@@ -123,7 +124,8 @@ def find_pool(disk: Disk, directory: str, listing: JournalListing) -> bytes | No
 
 
 def write_pool(disk: Disk, directory: str, pool: bytes) -> None:
-    """Writes the id of the pool to the file POOL_FILE. With the id, records can be read even if the header of their segment is lost."""
+    """Writes the id of the pool to the file POOL_FILE. With this file, a reader can read records even if the header of their segment is
+    lost."""
     if len(pool) != POOL_BYTES:
         raise ValueError(f"a pool id has {POOL_BYTES} bytes, not {len(pool)}")
     content = b"pilotfish-journal %s %08x\n" % (pool.hex().encode(), crc32(pool))

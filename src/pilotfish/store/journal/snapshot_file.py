@@ -1,6 +1,7 @@
 """Writes and verifies snapshot files. A snapshot replaces all segments before it.
 
-Usually a forked child writes the snapshot to a temporary file. When this file is complete, durable and verified, it gets its final name.
+Usually a forked child process writes the snapshot to a temporary file. When this file is complete, durable and verified, it gets its final
+name.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ WRITE_BYTES = 256 << 10
 
 
 class SnapshotWriter:
-    """Writer of one snapshot. The writer opens its file at the first write. So a forked child that writes the snapshot shares no open file
-    with its parent.
+    """Writes one snapshot. The file is opened at the first write. So if a forked child writes the snapshot, child and parent share no open
+    file.
 
-    Records are buffered, so that callers may write them one by one.
+    Records are buffered, so callers can write them one by one.
     """
 
     def __init__(self, disk: Disk, directory: str, header: FileHeader, seed: int) -> None:
@@ -56,7 +57,7 @@ class SnapshotWriter:
             self._flush()
 
     def commit(self) -> None:
-        """Makes the snapshot durable, verifies it, and then gives it its final name."""
+        """Makes the snapshot durable, verifies it, and then gives the file its final name."""
         self._buffered.append(encode_end(self._count, self._seed))
         self._flush()
         try:
@@ -97,7 +98,7 @@ class SnapshotWriter:
 
 
 def record_bounds(file: OpenSegment) -> tuple[int, int | None]:
-    """Returns the offset at which the records end, and the number of records. The number is None if the end of the snapshot is lost."""
+    """Returns the offset at which the records end, and the number of records. The number is None if the last part of the file is lost."""
     end = file.size - HEAD_BYTES
     if end < HEADER_BYTES:
         return file.size, None
@@ -106,7 +107,7 @@ def record_bounds(file: OpenSegment) -> tuple[int, int | None]:
 
 
 def is_whole(file: OpenSegment) -> bool:
-    """Reads the whole snapshot. Returns True if all its records are there and intact."""
+    """Reads the whole snapshot. Returns True if no record is missing or damaged."""
     end, count = record_bounds(file)
     if count is None or file.header is None:
         return False
@@ -117,7 +118,7 @@ def is_whole(file: OpenSegment) -> bool:
 
 
 def snapshot_is_whole(disk: Disk, directory: str, number: int, pool: bytes, *, read: bool) -> bool:
-    """Returns True if a snapshot is intact. ``read``: whether to read the whole file. If False, only the beginning and the end are checked.
-    This is enough for a snapshot that was verified when it was written."""
+    """Returns True if a snapshot is intact. With ``read``, reads the whole file. Without ``read``, checks only its beginning and end, which
+    is enough for a snapshot that was verified when it was written."""
     with closing(open_file(disk, directory, SNAPSHOT, number, pool)) as file:
         return is_whole(file) if read else file.header is not None and record_bounds(file)[1] is not None

@@ -167,8 +167,9 @@ def _is_doubtful(state: State, worker: Worker, task: Task, failure: Failure) -> 
 def should_quarantine(state: State, worker: Worker, after: int) -> bool:
     """Returns whether the last ``after`` tasks at a worker all failed because of the worker, while other workers do not fail.
 
-    A failure shows a fault of the worker only if an equal task of the run has succeeded somewhere. Without such a success, the program is
-    possibly at fault. The result is False if the worker is in quarantine already, or if it is the only worker that fits a waiting task.
+    A failure shows a fault of the worker if its cause blames the worker or the site, or if an equal task of the run has succeeded
+    somewhere. Without either, the program is possibly at fault. The result is False if the worker is in quarantine already, or if it is
+    the only worker that fits a waiting task.
     """
     if len(worker.streak) < after or worker.quarantined_until:
         return False

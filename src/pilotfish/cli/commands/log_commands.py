@@ -44,8 +44,8 @@ def logs(name: str | None, only: str | None, failed: bool, plain: bool, raw: boo
     """Print the output of a task.
 
     A task is RUN.INDEX, such as 3.17, or RUN.ID. ID is the name of the task in a task list or DAG. For a run, the outputs of all tasks that
-    succeeded or failed are printed to standard output. A line that names the task comes before its output, and another line comes before
-    its error output. The output of an application manager comes first. The output of cancelled tasks is not stored.
+    succeeded or failed are printed to standard output. Before the output of each task, a line names the task. Another line separates its
+    standard output from its standard error. The output of an application manager comes first. The output of cancelled tasks is not stored.
 
     --plain prints the outputs of the tasks of a run unchanged, one after the other: standard output to standard output, and standard error
     to standard error.

@@ -52,9 +52,10 @@ CSV_COLUMNS = ("state", "exit", "wall_s", "cpu_s", "rss_bytes", "result", "failu
 def results(run: str | None, as_csv: bool, joblog: bool, directory: str | None, limit: int | None, **options: Any) -> None:
     """Show task results; save output files and values.
 
-    RUN is the number or name of a run; by default the last run. --save writes the value of a Python call to value.json if JSON can
-    represent it (a tuple becomes a list), to value.npy if it is a numpy array without Python objects, and otherwise to value.pickle. A file
-    that is already in DIR is kept if it is not from this run, or if it was changed after it was saved: see --overwrite.
+    RUN is the number or name of a run; by default the last run. --save writes the value of a Python call to a file: to value.json if JSON
+    can represent the value (a tuple becomes a list), to value.npy if it is a numpy array without Python objects, and to value.pickle in
+    all other cases. Two kinds of files in DIR are kept: those that are not from this run, and those that were changed after they were
+    saved. --overwrite replaces them.
     """
     as_json: bool = options["as_json"]
     given = {"--csv": as_csv, "--json": as_json, "--joblog": joblog, "--save": directory is not None}

@@ -39,9 +39,8 @@ def rerun(subjects: tuple[str, ...], state: str | None, detach: bool, quiet: boo
     RUN is the number or name of a run; by default the last run. A task is RUN.INDEX, such as 3.17, and 3.5-9 are five tasks; give tasks
     of one run. The tasks keep their run and their numbers, so pilotfish results shows the last attempt of each task.
 
-    The tasks use the current versions of input files, scripts and imported modules; the command prints which files changed. If a task never
-    ran because it needs one of the selected tasks, it runs, too. If a selected task needs another failed or cancelled task, that task also
-    runs again.
+    The tasks use the current versions of input files, scripts and imported modules; the command prints which files changed. Two kinds of
+    tasks run too: tasks that never ran because they need a selected task, and failed or cancelled tasks that a selected task needs.
     """
     selection = read_selection(options["sites"])
     limits = {name: options[name] for name in LIMITS if options[name] is not None}

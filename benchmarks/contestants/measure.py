@@ -171,7 +171,7 @@ def ask_after_large(engine: Engine, options: argparse.Namespace) -> dict[str, An
 
 def ask_pending(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
     """Measures the memory of the caller for each call that has no result yet."""
-    blocked = [engine.submit(time.sleep, 3 * options.seconds) for _ in range(options.workers)]
+    blocked = [engine.submit(workloads.begin_and_hold, 3 * options.seconds) for _ in range(options.workers)]
     before = own_rss_bytes()
     handles = [engine.submit(workloads.nothing, number) for number in range(PENDING)]
     time.sleep(1.0)

@@ -100,8 +100,8 @@ def settings_page() -> str:
         NOTE + "# Settings\n",
         "Settings are in the file `config.toml` in `PILOTFISH_HOME`, in the table `[pool]`. All settings have defaults. If the name of a"
         " setting is misspelt, the error suggests a similar name. The master"
-        " reads the file only when it starts. If you edit the file later, `pilotfish status` prints a warning: use `pilotfish stop`; the"
-        " next command that needs a master starts one with the new settings.\n",
+        " reads the file only when it starts. If you edit the file later, `pilotfish status` prints a warning. To use the new settings, run"
+        " `pilotfish stop`: the next command that needs a master starts a new master.\n",
         "```toml\n[pool]\nlinger_s = 600\n```\n",
         "| setting | default | meaning |",
         "|---|---|---|",
@@ -225,21 +225,21 @@ SITE_OPTIONS = {
 
 VARIABLES = {
     "PILOTFISH_HOME": "Directory of pools, journals and settings. Default: `$XDG_STATE_HOME/pilotfish`, or `~/.local/state/pilotfish`.",
-    "PILOTFISH_POOL": "Pool that commands use if `--pool` is not given, and that `Run`, `Run.find` and `Executor(sites=...)` use if"
-    " `pool=` is not given. Default: `default`.",
-    "NO_COLOR": "If this variable has any value, the output has no colours.",
+    "PILOTFISH_POOL": "Pool that commands use without `--pool`, and that `Run`, `Run.find` and `Executor(sites=...)` use without"
+    " `pool=`. Default: `default`.",
+    "NO_COLOR": "If this variable has a value that is not empty, the output has no colours.",
 }
 TASK_VARIABLES = {
     "PILOTFISH_TASK": "Id of the task, `RUN.INDEX`.",
     "PILOTFISH_ATTEMPT": "Number of the attempt, from 1.",
-    "PILOTFISH_FAILED_DEPENDENCIES": "Number of failed and cancelled tasks in the list `after_any` of this task. Tasks that never ran"
-    " because of another task are not counted. This variable is set only for tasks with `after_any`.",
-    "PILOTFISH_CORES": "Number of cores of the task. `OMP_NUM_THREADS` has the same value if you do not set it.",
+    "PILOTFISH_FAILED_DEPENDENCIES": "Number of failed and cancelled tasks in the list `after_any` of this task. Tasks that did"
+    " not run, because another task failed or was cancelled, are not counted. This variable is set only for tasks with `after_any`.",
+    "PILOTFISH_CORES": "Number of cores of the task. `OMP_NUM_THREADS` gets the same value, unless you set it.",
     "PILOTFISH_NODES": "Number of nodes of the task. It is set only with `--nodes`.",
     "PILOTFISH_HOSTFILE": "File with one line per node, for `mpirun --hostfile`. It is set only with `--nodes`.",
     "PILOTFISH_DEADLINE": "End of the time limit of the task, in seconds since 1970. It is set only if the task has a time limit.",
-    "PILOTFISH_ENDS_AT": "End of the walltime of the worker, in seconds since 1970. It is set only if the walltime is known, for"
-    " example in a batch job.",
+    "PILOTFISH_ENDS_AT": "End of the walltime of the worker, in seconds since 1970. It is set only if Pilotfish knows the"
+    " walltime, for example in a batch job.",
     "PILOTFISH_WORKER": "Name of the worker.",
 }
 

@@ -42,7 +42,8 @@ class LongOutput:
 
 class OutputKeeper:
     """Makes the LongOutput objects of one run. ``owned``: whether the pool deletes the files of the run. In this case, the outputs are
-    copied to a file without a name in the directory of the pool. Its disk space is free again when no future of the run exists any more."""
+    copied to an unnamed file, in the directory of the pool. The disk space of this file is free again when no future of the run exists any
+    more."""
 
     def __init__(self, directory: Path, owned: bool) -> None:
         self._directory = directory

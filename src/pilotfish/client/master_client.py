@@ -90,8 +90,8 @@ class MasterClient:
     ) -> Self:
         """Connects to the master of a pool. If no master listens, calls ``revive``, which starts a master.
 
-        ``reconnect_s``: after a connection is lost, the client tries for this many seconds to reach a master. With 0, the client ends with
-        its first connection.
+        ``reconnect_s``: after a connection is lost, the client tries for this many seconds to reach a master. If it is 0, the client ends
+        when its first connection is lost.
         """
         directory = Path(pool_directory)
         try:

@@ -13,46 +13,47 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     beat_s: float = 5.0
     """Seconds between heartbeats of an agent."""
     lease_s: float = 20.0
-    """If the master gets no message from a worker for this many seconds, the worker counts as lost, and its tasks run on other workers."""
+    """If the master gets no message from a worker for this many seconds, the worker counts as lost. Its tasks then run on other workers."""
     orphan_s: float = 900.0
-    """If an agent has no contact to the master for this many seconds, the agent ends."""
+    """If an agent has no contact with the master for this many seconds, the agent ends."""
     linger_s: float = 30.0
-    """If no client is connected and no run is unfinished for this many seconds, the master ends."""
+    """The master ends after this many seconds without a connected client and without an unfinished run."""
     author_s: float = 30.0
-    """If the client of a run disconnects and does not return within this many seconds, the run accepts no more tasks. Tasks that the client
-    has already submitted still run. The run of an Executor is cancelled instead, because only the disconnected program can use the
-    results."""
+    """If the client of a run disconnects and does not connect again within this many seconds, the run accepts no more tasks. Tasks that the
+    client has already submitted still run. But the run of an Executor without cache=True is cancelled, because only the disconnected
+    program can use its results."""
     idle_s: float = 0.0
-    """If a worker has no task for this many seconds, the worker is released; 0: never."""
+    """If a worker has no task for this many seconds, the worker leaves the pool; 0: never."""
     ahead_s: float = 0.05
-    """Amount of work that is prefetched for each slot of a worker, in seconds of task time. Only short tasks are prefetched."""
+    """For each slot, a worker prefetches short tasks. Together, the prefetched tasks of a slot take about this many seconds."""
     quarantine_s: float = 600.0
     """Duration of a quarantine in seconds. A worker in quarantine gets no tasks."""
     quarantine_after: int = 5
-    """If this number of different tasks fail on a worker, one after another, the worker is put in quarantine. This happens only if
-    equal tasks of the same run succeed."""
+    """If this number of different tasks fail on a worker, one after another, the worker is put in quarantine. Each of these failures must
+    show that the worker can be at fault: the failure blames the worker or the site, or an equal task has succeeded. Equal tasks are tasks
+    of the same run with the same resources, limits, priority, tags and expressions."""
     host: str = "127.0.0.1"
     """Address on which the master listens for agents."""
     port: int = 0
-    """Port for agents; 0: any free port."""
+    """Port on which the master listens for agents; 0: any free port."""
     subnets: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     """Networks from which agents may connect."""
     cache_size: int = 0
-    """Maximum size of the cache that the workers of this machine share, such as "50G"; 0: half of the disk space that other files leave
-    free."""
+    """Maximum size of the cache that the workers of this machine share, such as "50G"; 0: half of the disk space that other files do not
+    use."""
     max_output: int = 0
-    """Maximum size of the stored standard output of each task, and the same for standard error, such as "8G"; 0: 1 GiB. The option
-    --max-output overrides this setting. If a task writes more, the middle is left out, and a line in the output says so."""
+    """Maximum size of the standard output that is stored for each task, such as "8G"; 0: 1 GiB. Standard error has the same maximum. The
+    option --max-output overrides this setting. If a task writes more, the middle is left out, and a line in the output says so."""
     poll_s: float = 0.0
-    """0: agents of this machine stay connected to the master. Other values: agents connect only briefly, once in this many seconds."""
+    """Seconds between two short connections of an agent of this machine to the master; 0: the agents stay connected."""
     matching: str = "auto"
-    """Process that assigns tasks to workers. central: the master. distributed: each site has a site master. The master delegates
-    tasks to the site masters, and they assign the tasks. auto: distributed at sites with 200 workers or more, central at other sites."""
+    """Process that assigns tasks to workers. central: the master. distributed: each site has a site master; the master delegates tasks to
+    it, and it assigns them to the workers of the site. auto: distributed at sites with 200 workers or more, central at other sites."""
     policy: str = "auto"
     """Scheduling policy: auto, near, workqueue, stealing, min-min, max-min, sufferage or xsufferage. auto works like one of the other
-    policies, and can change its choice during a run. min-min, max-min, sufferage and xsufferage make a plan."""
+    policies, and can change to a different policy during a run. min-min, max-min, sufferage and xsufferage make a plan."""
     factory: str = "demand"
     """Pilot factory: demand, simple, heuristic, hybrid or swift."""
     pilots: int = 0
-    """Maximum number of pilots at all sites together. 0: with the factories simple, heuristic and hybrid, the maximum is 10. The
-    factories demand and swift then have no fixed maximum: the number of pilots depends on the tasks and on the limits of the sites."""
+    """Maximum number of pilots at all sites together. 0 with the factories simple, heuristic and hybrid: the maximum is 10. 0 with the
+    factories demand and swift: no fixed maximum; the number of pilots depends on the tasks and on the limits of the sites."""

@@ -94,8 +94,8 @@ class Disk:
         """Starts writing a range of a file to the device and drops the cached pages of this range, if possible. With length 0, the range
         ends at the end of the file.
 
-        A call before ``sync`` makes the ``sync`` shorter. After a call that follows a ``sync``, the next reads come from the device and not
-        from the page cache.
+        If you call it before a ``sync``, the ``sync`` takes less time. If you call it after a ``sync``, the next reads come from the device
+        and not from the page cache.
         """
         with suppress(OSError):
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)

@@ -99,7 +99,7 @@ def pool_home(name: str) -> PoolDirectory:
 def stop_mark_path(directory: Path) -> Path:
     """Returns the path of the stop mark. The file exists from the stop of the pool by a user until the pool is resumed.
 
-    While the stop mark exists, clients that follow a run must not restart the master. If a command that only shows the pool starts a
+    While the stop mark exists, clients that wait for a run must not restart the master. If a command that only shows the pool starts a
     master, this master runs no tasks.
     """
     return directory / "stopped"

@@ -1,10 +1,10 @@
 """Decides what the agent does. The machine takes inputs and returns effects. It does no I/O.
 
 There is no clock and no thread, and all random numbers come from a seed. Three hosts drive the machine: ``agent_loop``, the fault world of
-the tests and the overlay experiment. Each input is a method. A host calls any number of inputs, and then ``turn(now)``, which returns the
-effects of these inputs in order. The host also calls ``turn`` at the time ``deadline``, even if there was no input. ``now`` is the time of
-any monotonic clock in seconds. ``model/messages.py`` describes headers and bodies: a header is what ``json.loads`` returns, a body is any
-bytes-like object.
+the tests and the experiment ``overlay``. Each input is a method. A host calls any number of inputs, and then ``turn(now)``, which returns
+the effects of these inputs in order. The host also calls ``turn`` at the time ``deadline``, even if there was no input. ``now`` is the time
+of any monotonic clock in seconds. ``model/messages.py`` describes headers and bodies: a header is what ``json.loads`` returns, a body is
+any bytes-like object.
 
 Inputs (they return nothing)
     linked(epoch, now)          a connection to the master was dialled and authenticated. ``epoch`` grows with each start of a master
@@ -33,7 +33,7 @@ Inputs (they return nothing)
     uploaded(number, failure, payload, produced, now)
                                 answer to upload: the failure or None, the payload of the result, and the rows of produced contents
     over_limit(slot, failure, now)   the running attempt exceeded its memory limit. The agent kills the attempt, which ends with ``failure``
-    send_to_master(header, now)   the peer overlay has a message for the master
+    send_to_master(header, now)   the network of the peers has a message for the master
     stop(reason, now)           a signal came, or the supervisor is dead. The agent leaves at once
 
 Effects (tuples)
@@ -420,7 +420,7 @@ class AgentMachine:
             pass
 
     def send_to_master(self, header: Sequence[Any], now: float) -> None:
-        """Sends a message of the peer overlay to the master, if the master is connected."""
+        """Sends a message of the network of the peers to the master, if the master is connected."""
         if self.link == WELCOMED and not self.exited:
             self._effects.append(("send", header, []))
 

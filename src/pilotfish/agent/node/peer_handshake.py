@@ -24,7 +24,7 @@ DIAL_TIMEOUT_S = 2.0
 
 
 def node_id(worker: str) -> int:
-    """Returns the id of a worker in the overlay of its site."""
+    """Returns the id of a worker in the network of the peers of its site."""
     return int.from_bytes(hashlib.sha256(worker.encode()).digest(), "big")
 
 

@@ -104,7 +104,7 @@ class PeerNetwork:
 
     def introduce(self, header: Sequence[Any], body: Any = b"") -> None:
         """Handles the message Introduce of the master. The first message has the key of the site, contacts of peers and the site master:
-        with these, this agent joins the peer overlay.
+        with these, this agent joins the network of the peers.
 
         The master sends Introduce on every new connection. Later messages update the contacts and the site master.
         """
@@ -189,7 +189,7 @@ class PeerNetwork:
             spare.close()
 
     def leave(self) -> None:
-        """Leaves the overlay; gives up after one second."""
+        """Leaves the network of the peers. If this takes longer than one second, the agent does not wait for the end."""
         self._left = True
         if self._peer is not None:
             done = threading.Event()

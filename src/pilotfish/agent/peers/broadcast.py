@@ -238,8 +238,8 @@ class Broadcast:
             self._conclude(state, duty, now)
 
     def _conclude(self, state: BroadcastState, duty: RelayDuty, now: float, late: bool = False) -> None:
-        """Answers the peers that delegated the region to this peer. Does nothing until this host and all parts have answered, or the time
-        limit has passed (``late``)."""
+        """Answers the peers that delegated the region to this peer. Does nothing until the host of this peer has answered and all parts of
+        the region have answered or are closed, or until the time limit of this peer has passed (``late``)."""
         if duty.result is not None or not late and not (state.answered and all(region.closed for region in duty.regions)):
             return
         own = state.answered

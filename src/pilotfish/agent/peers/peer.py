@@ -1,4 +1,4 @@
-"""Combines the parts of the peer overlay. It takes inputs and returns effects. It does no I/O.
+"""Combines the parts of the network of the peers. It takes inputs and returns effects. It does no I/O.
 
 The parts are Kademlia, broadcasts, the election of the site master, and site matching.
 
@@ -9,7 +9,7 @@ seconds. Keys and ids are 256-bit numbers. In messages, a key or id is 64 lower-
 Inputs
     received(sender, message, now, body)   an authenticated peer sent a message. If this raises MalformedMessage, disconnect that peer
     unreachable(node, now)          a message to the peer ``node``, or the connection to this peer, is lost
-    leave(now)                      this agent leaves the overlay
+    leave(now)                      this agent leaves the network of the peers
 Inputs of the parts
     kademlia.bootstrap, find_holders, publish, withdraw
     election.consider_claim(term, contact, now)
@@ -48,7 +48,7 @@ def topic_of(payload: Any) -> Tuple[str, Any]:
 
 
 class Peer:
-    """One agent in the overlay of its site. The module docstring lists inputs and effects."""
+    """One agent in the network of the peers of its site. The module docstring lists inputs and effects."""
 
     def __init__(self, matching: SiteMatching, seed: int, now: float, tuning: OverlayTuning = DEFAULT_TUNING) -> None:
         random = Random(seed)
@@ -149,7 +149,8 @@ class Peer:
         return self.broadcast.send_to_all(["host", payload], seconds, True, now)
 
     def _deliver(self, state: BroadcastState, now: float) -> None:
-        """Delivers a broadcast: passes announced tasks to the matching, or a claim to the election. Ignores other topics."""
+        """Delivers a broadcast. Announced tasks go to the part of the peer that matches tasks to workers. A claim of another peer goes to
+        the part that elects the site master. Other topics are ignored."""
         topic, content = topic_of(state.payload)
         if topic == "host":
             self.election.broadcast_received(state.origin, now)

@@ -191,8 +191,8 @@ class DagScope:
     """The nodes, splices and sub-DAGs of one DAG file.
 
     ``prefix``: beginning of the names of the nodes in this file. ``directory``: directory to which the paths in this file are relative.
-    ``dag_prefix``: the ``prefix`` of the DAG. The file of a splice belongs to the DAG that contains the splice. Any other file is a DAG of
-    its own.
+    ``dag_prefix``: the ``prefix`` of the DAG to which this file belongs. The file of a splice belongs to the DAG that contains the splice.
+    Any other file is a DAG of its own.
     """
 
     prefix: str

@@ -1,1 +1,1 @@
-"""Contains the commands that start a run, follow it and run its tasks again."""
+"""Contains the commands that start a run, show its progress and run its tasks again."""

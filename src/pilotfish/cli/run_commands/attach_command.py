@@ -1,4 +1,4 @@
-"""Implements attach: follows a run until the run ends or the user presses Ctrl-C, and prints the outcome."""
+"""Implements attach: shows the progress of a run until the run ends or the user presses Ctrl-C, and prints the outcome."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RunTiming:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """The state of a run at the time when the client stops following it."""
+    """The state of a run at the time when the client stops showing its progress."""
 
     run: int
     counts: dict[str, int]
@@ -87,7 +87,7 @@ class RunOutcome:
 
 
 class RunFollower:
-    """Counts the tasks of a run while the client follows the run."""
+    """Counts the tasks of a run while the client shows the progress of the run."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Implements run: submits a command, sweep, task list, run file or DAGMan file, and follows the run."""
+"""Implements run: submits a command, sweep, task list, run file or DAGMan file, and shows the progress of the run."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def run(context: click.Context, /, **options: Any) -> int:
 
 
 def run_request(request: RunRequest) -> int:
-    """Submit and follow the run. Return the exit status."""
+    """Submit the run and show its progress. Return the exit status."""
     command = request.command
     if request.explain_cache and not request.resume:
         raise BadInput("--explain-cache explains what --resume does, and --resume is not given", "Add it: pilotfish run --resume ...")
@@ -464,7 +464,8 @@ def _run_loaded(
     lines: Iterable[TaskDescription] = (),
     ended: Callable[[PoolSession, RunOutcome], None] | None = None,
 ) -> int:
-    """Submit a loaded run file or DAG and follow the run. ``lines``: descriptions of the tasks. ``ended`` is called after the run."""
+    """Submit a loaded run file or DAG and show the progress of the run. ``lines``: descriptions of the tasks. ``ended`` is called after the
+    run."""
     screen = Screen.of()
     if request.dry_run:
         show_run_file_plan(screen, loaded, request.as_json)

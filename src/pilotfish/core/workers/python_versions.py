@@ -1,4 +1,4 @@
-"""Finds out whether the calls of a run can run nowhere, because every place has a different version of Python.
+"""Finds out whether there is no place that can run the calls of a run, because no place has the version of Python that pickled them.
 
 A *place* is this machine, a site, or all workers that belong to no site. A pickled function can only be loaded by a Python of the same
 minor version. Workers report their version when they join. A site remembers the versions of its earlier workers, so these versions are

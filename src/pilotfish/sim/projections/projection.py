@@ -395,7 +395,8 @@ class Projection(LightWorld):
         self.result.intervals.append(interval)
 
     def run_to_end(self, run: int | None = None) -> None:
-        """Simulates until ``run`` is finished, or all runs with None. Stops earlier if no task can end any more."""
+        """Simulates until ``run`` is finished. If ``run`` is None, simulates until all runs are finished. Stops earlier if no task can end
+        any more."""
         heap, state = self._heap, self.machine.state
         target = state.runs.get(run) if run is not None else None
         unfinished, quiet = state.unfinished, 0

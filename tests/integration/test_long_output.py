@@ -119,3 +119,29 @@ def test_what_a_python_call_prints_arrives_byte_for_byte(typist: Typist) -> None
     assert said.status == 0, said.err
     out, _ = save(typist, f"{typist.command} logs 3.0")
     assert out == "".join(f"{n}\n" for n in range(8_000_000)).encode()
+
+
+REUSING = """
+import sys
+from pilotfish import Run
+
+def talk(lines):
+    sys.stdout.write("".join(f"{n}\\n" for n in range(lines)))
+
+with Run(name=sys.argv[1], resume=True) as run:
+    call, command = run.submit(talk, 4000000), run.executable(["seq", "1", "3000000"])
+    call.result()
+    command.result()
+print(run.status()["reused"])
+"""
+
+
+def test_a_reused_long_output_outlives_the_run_that_made_it(typist: Typist, numbers: bytes) -> None:
+    (typist.directory / "reusing.py").write_text(REUSING)
+    for name, reused in (("maker", "0\n"), ("user", "2\n")):
+        said = typist.run(sys.executable, "reusing.py", name)
+        assert said.status == 0 and said.out == reused, said
+    assert typist.type("forget", "maker").status == 0
+    assert typist.type("results", "user", "--save", "user").status == 0
+    assert (typist.directory / "user/0/stdout").read_bytes() == "".join(f"{n}\n" for n in range(4_000_000)).encode()
+    assert (typist.directory / "user/1/stdout").read_bytes() == numbers

@@ -228,7 +228,7 @@ class Run:
     left_out: dict[int, int] = field(default_factory=dict)
     """For each task whose output is not complete, by its index: the number of bytes that are stored nowhere."""
     left_files: dict[int, dict[str, IntermediateFile]] = field(default_factory=dict)
-    """For each task, by its index: files that it left as contents, by name."""
+    """For each task, by its index: files and long outputs that it left as contents, by name."""
     earlier_files: dict[int, tuple[IntermediateFile, ...]] = field(default_factory=dict)
     """For each task, by its index: files that tasks of another run left for it."""
     after_any: dict[int, list[int]] = field(default_factory=dict)

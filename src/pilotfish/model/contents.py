@@ -21,6 +21,9 @@ RESULT = "/result"
 """Stands for the result of a Python call where a file name is expected. No file of a task has this name, because RESULT is an absolute
 path."""
 
+STREAM = "/stream/"
+"""Prefix of the names of contents that are no files: long outputs of a task. The hash of the content follows."""
+
 
 class Content(Struct, frozen=True, array_like=True):
     """The bytes of a file. ``path``, ``mtime_ns`` and ``inode`` describe the user's file at the time of reading. They are empty if a task

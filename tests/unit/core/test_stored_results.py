@@ -9,11 +9,12 @@ import pytest
 
 from pilotfish.core import state_snapshot
 from pilotfish.core.apply import apply
+from pilotfish.core.data.intermediate_files import left_for
 from pilotfish.core.state import State, Task
 from pilotfish.model import effects as e
 from pilotfish.model import inputs as i
 from pilotfish.model import messages as m
-from pilotfish.model.contents import KEY_BYTES, ProducedContent
+from pilotfish.model.contents import KEY_BYTES, ExpectedFile, ProducedContent
 from pilotfish.model.facts import TurnRecord, decode_record, encode_record
 from pilotfish.model.states import ASSIGNED, CANCELLED, DONE, FAILED, WAITING
 from pilotfish.model.task import StoredPayload, TaskSpec
@@ -183,6 +184,26 @@ def test_files_that_a_task_left_stay_with_the_result() -> None:
     assert submit(stage, stage.open_run("third"), "maker")[0].state != DONE, "its file is gone with the worker"
     (told,) = ask_keys(stage, record("maker"), explain=True, run=3)
     assert told["state"] == "lost"
+
+
+def test_long_outputs_stay_with_the_result_and_are_no_files_of_the_task() -> None:
+    stage = Stage()
+    first = stage.open_run("first")
+    (maker,) = submit(stage, first, "maker", reuse=False)
+    link = stage.join("w")
+    streams = [ProducedContent(digit * 64, 9, at_master=digit == "d", at_worker=digit == "e") for digit in "de"]
+    item = m.ResultItem(maker.id, stage.held[link].pop(maker.id), None, 1, 1, 1, 1, streams)
+    stage.tell(i.AgentMessage(link, m.Results(0, [item], [], []), [b"r"]))
+    for name in ("*", "d*", ".", ""):
+        assert [file.digest for file in left_for(stage.machine.state.runs[first], ExpectedFile(0, name, "x"))] == [""]
+    run = stage.open_run("again")
+    assert submit(stage, run, "maker")[0].state == DONE
+    stage.close_run(first)
+    stage.ask("forget", run=first)
+    stage.restart()
+    assert [stage.machine.state.contents[digit * 64].runs for digit in "de"] == [1, 1]
+    stage.lose("w")
+    assert submit(stage, stage.open_run("third"), "maker")[0].state != DONE, "one of its streams is gone with the worker"
 
 
 @pytest.mark.parametrize("part", ["code", "inputs", "environment"])

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pilotfish.core.data import replicas
 from pilotfish.core.state import Run, State, Task
-from pilotfish.model.contents import MAGIC, RESULT, Content, ExpectedFile, IntermediateFile, ProducedContent
+from pilotfish.model.contents import MAGIC, RESULT, STREAM, Content, ExpectedFile, IntermediateFile, ProducedContent
 from pilotfish.model.ids import INDEX_MASK
 
 
@@ -35,6 +35,7 @@ def left_for(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
         return [replace(exact, name=expected.target)]
     if expected.name == RESULT:
         return []  # the result is not stored as a content, so it comes with the payload
+    left = {name: file for name, file in left.items() if not name.startswith("/")}
     if MAGIC.intersection(expected.name):
         below = "" if expected.target == expected.name else f"{expected.target}/"
         found = [replace(file, name=below + name) for name, file in left.items() if fnmatchcase(name, expected.name)]
@@ -45,9 +46,10 @@ def left_for(run: Run, expected: ExpectedFile) -> list[IntermediateFile]:
 
 
 def leave(task: Task, made: Iterable[ProducedContent]) -> None:
-    files = {one.name: IntermediateFile(one.name, one.mode, one.digest, one.size) for one in made if one.name}
-    if files:
-        task.shape.run.left_files[task.id & INDEX_MASK] = files
+    """Records the contents of a task's result: its files, and its long outputs. The task's run, and each run that reuses the result, needs
+    all of them."""
+    files = (IntermediateFile(one.name or STREAM + one.digest, one.mode, one.digest, one.size) for one in made)
+    task.shape.run.left_files[task.id & INDEX_MASK] = {file.name: file for file in files}
 
 
 def receive(state: State, task: Task) -> None:

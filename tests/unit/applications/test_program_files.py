@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pilotfish.applications.calls.own_modules import OwnModules
 from pilotfish.applications.executables.executable import Executable, LaunchSpec, executable_payload, executable_spec
+from pilotfish.applications.reuse.file_changes import CLOCK_S
 from pilotfish.applications.reuse.program_files import ProgramSearch, words_in, written_files
 from pilotfish.applications.reuse.task_keys import ExecutableKeys
 from pilotfish.applications.task_options import read_task_options
@@ -147,3 +150,62 @@ def test_files_that_a_command_names_are_found_and_compared_by_time() -> None:
     assert last_change("./sim", "a.dat", declared=("a.dat",)) == last_change("./sim", "/proc/cpuinfo", "/dev/null") == "."
     assert last_change("cat", "a.dat", sandbox=True) == last_change("python", "simmod.py") == "."
     assert last_change("cat", os.path.abspath("a.dat"), sandbox=True) == "a.dat"
+
+
+def later(change: Callable[[], None], *argv: str) -> str:
+    """Returns what changed after ``change`` began; empty if nothing did."""
+    started = time.time()
+    while Path("clock").touch() or os.stat("clock").st_ctime <= started + 2 * CLOCK_S:  # the clock of a file system is coarse
+        pass
+    change()
+    keys = ExecutableKeys()
+    environment = {"PATH": f"{os.getcwd()}/venv/bin:{os.environ['PATH']}"}
+    keys.add_spec(0, *executable_spec("sim", LaunchSpec(cwd=os.getcwd(), env=environment), read_task_options({})))
+    change_found = max(keys.last_change(0, argv), keys.program_change(0, argv))
+    return os.path.relpath(change_found.file) if change_found.at > started else ""
+
+
+def replace_link(link: str, target: str) -> None:
+    os.symlink(target, "new")
+    os.rename("new", link)
+
+
+def exchange(old: str, new: str) -> None:
+    os.rename(old, "gone")
+    os.rename(new, old)
+
+
+def test_a_link_that_leads_to_another_file_is_a_change() -> None:
+    for name in ("v1", "v2"):
+        Path(name).mkdir()
+        Path(name, "x.dat").write_text(name)
+        Path(name, "run.sh").write_text("echo 1")
+    os.symlink("v1", "latest")
+    os.symlink("latest/x.dat", "current.dat")
+    os.symlink("circle", "circle")
+    for argv in (("cat", "latest/x.dat"), ("cat", "current.dat"), ("sh", "-c", "cat current.dat"), ("sh", "latest/run.sh")):
+        assert later(lambda: replace_link("latest", "v2"), *argv) == "latest"
+    assert later(lambda: replace_link("current.dat", "v1/x.dat"), "cat", "current.dat") == "current.dat"
+    assert later(lambda: Path("v1/other").touch(), "cat", "latest/x.dat", "circle") == ""
+
+
+def test_a_file_that_is_replaced_by_an_older_file_with_several_links_is_a_change() -> None:
+    for name in ("old.dat", "new.dat"):
+        Path(name).write_text(name)
+    os.link("new.dat", "other.dat")
+    assert later(lambda: exchange("old.dat", "new.dat"), "cat", "old.dat") == "old.dat"
+
+
+def test_a_program_that_gets_another_hard_link_is_no_change() -> None:
+    write_program("venv/bin/solve", "binary")
+    os.link("venv/bin/solve", "1")
+    assert later(lambda: os.link("venv/bin/solve", "2"), "sh", "-c", "solve x") == ""
+    assert later(lambda: os.utime("venv/bin/solve"), "sh", "-c", "solve x") == "venv/bin/solve"
+
+
+def test_a_directory_that_replaces_another_directory_is_a_change_and_a_new_file_in_it_is_none() -> None:
+    for name in ("p", "q"):
+        Path(name).mkdir()
+        Path(name, "f").write_text(name)
+    assert later(lambda: Path("p/g").touch(), "cat", "p/f") == ""
+    assert later(lambda: exchange("p", "q"), "cat", "p/f") == "p"

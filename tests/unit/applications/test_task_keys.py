@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotfish.applications.executables.executable import Executable, LaunchSpec, executable_payload, executable_spec
-from pilotfish.applications.reuse import task_keys
+from pilotfish.applications.reuse import file_changes, task_keys
 from pilotfish.applications.reuse.session_variables import stable_environment
 from pilotfish.applications.reuse.task_keys import ExecutableKeys, RepeatCounter, files_hash, parents_hash
 from pilotfish.applications.task_options import read_task_options
@@ -105,6 +105,7 @@ def test_a_program_that_changes_between_two_tasks_of_a_run_gives_another_key(mon
     before = keys.record(0, ["./sim"], payload)
     assert keys.record(0, ["./sim"], payload) == before
     monkeypatch.setattr(task_keys, "RECHECK_S", 0.0)
+    monkeypatch.setattr(file_changes, "RECHECK_S", 0.0)
     Path("sim").write_text("#!/bin/sh\necho 22\n")
     assert different(keys.record(0, ["./sim"], payload), before) == {"code"}
 

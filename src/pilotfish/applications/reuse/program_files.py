@@ -162,6 +162,7 @@ class ProgramSearch:
 
     - ``found``: the programs, scripts and own modules.
     - ``libraries``: the directories in which the Python interpreters of the program have their installed packages.
+    - ``commands``: other programs in PATH that the scripts name.
     - ``named``: other files that the scripts name. Tasks possibly read or write them.
     """
 
@@ -170,6 +171,7 @@ class ProgramSearch:
     ) -> None:
         self.found: dict[str, None] = {}
         self.libraries: dict[str, None] = {}
+        self.commands: dict[str, None] = {}
         self.named: dict[str, None] = {}
         self._bases = {directory: None}
         self._path = path
@@ -222,15 +224,15 @@ class ProgramSearch:
         for place in _CHANGE_DIRECTORY.findall(text):
             self._bases.update(dict.fromkeys(os.path.join(base, place) for base in [*self._bases] if place.strip("./~$")))
         for word in words_in(text, is_shell):
-            file = self._find(word)
+            others, file = self.named, self._find(word)
             if file is None:
-                file = _which(word, self._path)
+                others, file = self.commands, _which(word, self._path)
             if file is None:
                 continue
             if file.endswith(SCRIPT_SUFFIXES) or _interpreter_of(file) or _is_interpreter(word):
                 self._add_file(file)
             else:
-                self.named[file] = None
+                others[file] = None
         for module in _RUN_MODULE.findall(text):
             self._run_module(module)
         if "import" in text:

@@ -15,11 +15,11 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from stat import S_ISREG
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from pilotfish.applications.input_files import PackedFiles, Source, StoredFile, digests, is_settled, walk_files
+from pilotfish.applications.reuse.file_changes import RECHECK_S, FileChanges, file_status
 from pilotfish.applications.reuse.program_files import KnownModules, ProgramSearch, packages_in, program_words, shell_texts, words_in
 from pilotfish.applications.reuse.session_variables import stable_environment
 from pilotfish.applications.task_needs import NO_CHANGE, LastChange
@@ -31,11 +31,6 @@ SMALL_PROGRAM_BYTES = 1 << 20
 """Maximum bytes of a small program. The hash of a larger program is stored on disk, like the hash of an input file."""
 MAX_SHARED = 1000
 """Maximum number of remembered programs. The number can grow: in a sweep over the text of ``sh -c``, each task counts as a new program."""
-RECHECK_S = 0.02
-"""Seconds for which the files of a program are not checked again."""
-CLOCK_S = 0.01
-"""Possible difference in seconds between the clocks of the master and of a file system."""
-NOT_DATA = ("/proc/", "/sys/", "/dev/")
 OutputTest = Callable[[Collection[str], str, float], bool]
 """Tests whether tasks of an earlier run made the last change of a file. The first argument has the words of the command that name the file,
 or that name the script that names the file. The other arguments are the path of the file and the time of the change."""
@@ -134,9 +129,10 @@ def parts_of_spec(spec: TaskSpec, code: bytes) -> SpecParts:
 class SharedHash(NamedTuple):
     """The data that tasks with equal specs and programs share.
 
-    ``stamps``: sizes and times of the program files when they were hashed. ``named``: see ``ProgramSearch``. ``change``: last change of a
-    program file. It is NO_CHANGE for tasks with a sandbox, because the program files are packed at the submission. ``digest``: a hash
-    object. For each task, a copy of this object gets the other parts of the task."""
+    ``files``: files of the program, and other programs that its scripts start. ``stamps``: sizes and times of these files when the program
+    was hashed. ``named``: see ``ProgramSearch``. ``change``: last change of a program file. It is NO_CHANGE for tasks with a sandbox,
+    because the program files are packed at the submission. ``digest``: a hash object. For each task, a copy of this object gets the other
+    parts of the task."""
 
     files: tuple[str, ...]
     stamps: tuple[Stamp, ...]
@@ -163,9 +159,7 @@ class ExecutableKeys:
         self._specs: dict[int, SpecParts] = {}
         self._hashes: dict[str, tuple[Stamp, bytes]] = {}
         """Maps a file to its stamp and the hash of its content."""
-        self._statuses: dict[str, os.stat_result | None] = {}
-        """Maps a path to the status of the file, or to None if there is no file. It saves time, because tasks have many files in common."""
-        self._statuses_read_at = 0.0
+        self._changes = FileChanges()
         self._modules = KnownModules()
         self._shared: dict[tuple[int, tuple[str, ...]], SharedHash] = {}
 
@@ -221,35 +215,14 @@ class ExecutableKeys:
         newest = NO_CHANGE
         for sources, name in named:
             path = os.path.join(spec.directory, name)
-            changed_at = self._changed_at(path)
-            if changed_at > newest.at and path not in shared.files and os.path.normpath(path) not in left_out:
-                if is_output is None or not is_output(sources, path, changed_at):
-                    newest = LastChange(changed_at, path)
+            change = self._changes.of_data(path)
+            if change.at > newest.at and path not in shared.files and os.path.normpath(path) not in left_out:
+                if is_output is None or not is_output(sources, path, change.at):
+                    newest = change
         return newest
 
-    def _changed_at(self, path: str) -> float:
-        """Returns the time of the last change of a regular file. Returns 0 if there is no such file.
-
-        The result is the time of the status change, because a file that was copied or moved can have an old modification time. For a file
-        with several hard links, it is the modification time: the status of such a file also changes when a link is added, for example for
-        a new conda environment.
-        """
-        status = self._status(path)
-        if status is None or not S_ISREG(status.st_mode) or path.startswith(NOT_DATA):
-            return 0.0
-        return max(0.0, (status.st_mtime if status.st_nlink > 1 else status.st_ctime) - CLOCK_S)
-
-    def _status(self, path: str) -> os.stat_result | None:
-        now = time.monotonic()
-        if now - self._statuses_read_at > RECHECK_S:
-            self._statuses.clear()
-            self._statuses_read_at = now
-        if path not in self._statuses:
-            self._statuses[path] = _status(path)
-        return self._statuses[path]
-
-    def _stamps(self, paths: Iterable[str]) -> tuple[Stamp, ...]:
-        return tuple(_stamp(self._status(path)) for path in paths)
+    def _file_stamps(self, paths: Iterable[str]) -> tuple[Stamp, ...]:
+        return tuple(_stamp(self._changes.status(path)) for path in paths)
 
     def program_change(self, number: int, argv: Sequence[str]) -> LastChange:
         """Returns the newest change among the files of a program. See ``SharedHash``."""
@@ -263,7 +236,7 @@ class ExecutableKeys:
     def _hash_shared(self, number: int, words: tuple[str, ...]) -> SharedHash:
         known, now = self._shared.get((number, words)), time.monotonic()
         if known is None or now - known.checked_at > RECHECK_S:
-            if known is None or self._stamps(known.files) != known.stamps:
+            if known is None or self._file_stamps(known.files) != known.stamps:
                 if len(self._shared) >= MAX_SHARED:
                     self._shared.clear()
                 known = self._make_shared(self._specs[number], words)
@@ -272,11 +245,12 @@ class ExecutableKeys:
 
     def _make_shared(self, spec: SpecParts, words: tuple[str, ...]) -> SharedHash:
         search = spec.search(words, self._modules)
-        files = (*search.found, *search.libraries)
-        stamps = self._stamps(files)
+        hashed = (*search.found, *search.libraries)
+        files = (*hashed, *search.commands)
+        stamps = self._file_stamps(files)
         hashes = list(map(self._hash_file, search.found, stamps)) + list(map(self._hash_packages, search.libraries))
         code = hash_of(*hashes)
-        self.programs[code] = tuple(zip(files, hashes, strict=True))
+        self.programs[code] = tuple(zip(hashed, hashes, strict=True))
         digest = blake2b(spec.inputs + spec.environment + spec.others, digest_size=KEY_LENGTH)
         return SharedHash(
             files,
@@ -287,7 +261,7 @@ class ExecutableKeys:
             code,
             int.from_bytes(code, "little"),
             spec.environment[:PART_BYTES],
-            NO_CHANGE if spec.sandbox else max((LastChange(self._changed_at(file), file) for file in search.found), default=NO_CHANGE),
+            NO_CHANGE if spec.sandbox else max(map(self._changes.of_program, (*search.found, *search.commands)), default=NO_CHANGE),
         )
 
     def _hash_file(self, file: str, stamp: Stamp) -> bytes:
@@ -314,13 +288,6 @@ def _without_places(shared_inputs: bytes, payload: Buffer) -> tuple[bytes, bytes
     for place in ("sources", "stdin_path"):
         fields.pop(place, None)
     return inputs, _as_bytes(fields) + bytes(stdin)
-
-
-def _status(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except (OSError, ValueError):
-        return None
 
 
 def _stamp(status: os.stat_result | None) -> Stamp:
@@ -390,18 +357,18 @@ class FilesVersion(NamedTuple):
 
 
 def files_version(inputs: Mapping[str, Source]) -> FilesVersion:
-    stamps = [stamp for name, source in inputs.items() for stamp in _stamps(name, source)]
+    stamps = [stamp for name, source in inputs.items() for stamp in _source_stamps(name, source)]
     are_settled = all(stamp is not None and is_settled(*stamp[2:]) for stamp in stamps)
     return FilesVersion((*inputs, *stamps), b"" if are_settled else files_hash(inputs))
 
 
-def _stamps(name: str, source: Source) -> list[Stamp]:
+def _source_stamps(name: str, source: Source) -> list[Stamp]:
     """Returns the stamps of an input: of the file, or of all files in the directory."""
     if isinstance(source, (bytes, StoredFile)):
         return []
     try:
         paths = [path for _, path in walk_files(name, os.fspath(source))] if os.path.isdir(source) else [os.fspath(source)]
-        return [_stamp(_status(path)) for path in paths]
+        return [_stamp(file_status(path)) for path in paths]
     except OSError:
         return [None]
 

@@ -11,8 +11,8 @@ from itertools import islice
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.applications.reuse.file_changes import CLOCK_S
 from pilotfish.applications.reuse.program_files import written_files
-from pilotfish.applications.reuse.task_keys import CLOCK_S
 from pilotfish.applications.task_needs import NO_CHANGE, LastChange, TaskNeeds
 from pilotfish.client.reuse.reuse_reasons import NewTask, NotReused, ReuseReasons
 from pilotfish.client.reuse.shared_outputs import SharedOutputs

@@ -6,9 +6,16 @@ import gc
 import os
 import subprocess
 import sys
+import types
 import weakref
 from pathlib import Path
 
+import numpy
+import pytest
+from numpy.linalg import norm
+from numpy.random import default_rng
+
+from pilotfish.applications.reuse import call_keys
 from pilotfish.applications.reuse.call_keys import CallKeys
 
 PROGRAM = """
@@ -138,3 +145,27 @@ def test_an_environment_variable_makes_another_call_unless_it_belongs_to_the_ses
     assert fast == session
     assert changed([fast, fast], [slow, none]) == [{"environment"}] * 2
     assert len({record[:32] for record in (fast, slow, none)}) == 3
+
+
+class Packaged:
+    """A value of a package that is pickled by its name."""
+
+    def __reduce__(self) -> str:
+        return "VALUE"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [numpy.sqrt, numpy.add.reduce, numpy.zeros, default_rng, default_rng(1), norm, numpy.float64(1.0), numpy.s_, Packaged()],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_version_of_a_package_counts_for_each_kind_of_value_from_it(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = types.ModuleType("made")
+    package.VALUE = value  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "made", package)
+    monkeypatch.setattr(Packaged, "__module__", "made")
+    found = []
+    for version in ("1.0", "2.0"):
+        monkeypatch.setattr(call_keys, "_version_of", lambda package, version=version: version if package in ("numpy", "made") else "")
+        found.append(CallKeys().record((len, (value,), {}), {}).hex())
+    assert changed(found[:1], found[1:]) == [{"environment"}]

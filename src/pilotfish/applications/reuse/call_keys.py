@@ -88,8 +88,9 @@ class _ContentHasher(FunctionPickler):
             return self._futures.reduce(obj)
         reduced = super().reducer_override(obj)
         if reduced is NotImplemented:
-            if isinstance(obj, type | types.FunctionType):
-                self._note(obj.__module__)
+            self._note(type(obj).__module__)
+            if callable(obj):
+                self._note(_module_of(obj))
         elif isinstance(obj, type) and len(reduced) > 2 and isinstance(reduced[2], tuple):
             reduced = _without_random_id(reduced)
         return reduced
@@ -106,6 +107,14 @@ class _ContentHasher(FunctionPickler):
     def _note(self, name: str | None) -> None:
         if name:
             self.packages.add(name.partition(".")[0])
+
+
+def _module_of(function: Any) -> str:
+    """Returns the name of the module of a function or class. Compiled functions may not know it: they are searched as pickle does."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__name__", None)
+    if module is None and name and isinstance(getattr(function, "__self__", None), types.ModuleType | None):
+        module = pickle.whichmodule(function, name)  # type: ignore[attr-defined]
+    return module if isinstance(module, str) else ""
 
 
 def _without_random_id(reduced: tuple[Any, ...]) -> tuple[Any, ...]:

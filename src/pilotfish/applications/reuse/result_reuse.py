@@ -107,11 +107,13 @@ class ResultReuse:
 
     def _parents(self, needs: TaskNeeds) -> bytes | None:
         """Returns one hash of all tasks for which a task waits. The effects of a task without a record are unknown. If there is such a
-        task, returns None."""
+        task, returns None. Also returns None for a task with ``after_any``, because its work may depend on the ends of these tasks."""
         records, files = self._records, needs.future_files
-        if not (needs.after or needs.after_any or files):
+        if needs.after_any:
+            return None
+        if not (needs.after or files):
             return b""
-        indices = dict.fromkeys((*needs.after, *needs.after_any, *(file.maker for file in files)))
+        indices = dict.fromkeys((*needs.after, *(file.maker for file in files)))
         if any(index not in records for index in indices):
             return None
         return parents_hash((records[index] for index in indices), ((records[file.maker], file.name, file.target) for file in files))

@@ -68,7 +68,7 @@ def needs(run: Run, tasks: list[Task]) -> Iterator[tuple[int, list[int], list[tu
     parents = _unsuccessful_parents(run)
     for index in sorted(indices):
         files = [(file.maker, file.name, file.target) for file in run.expected_files.get(index, ()) if file.maker in indices]
-        others = (*parents.get(index, ()), *run.after_any.get(index, ()), *(maker for maker, _, _ in files))
+        others = (*parents.get(index, ()), *(maker for maker, _, _ in files))
         needed = dict.fromkeys(other for other in others if other in indices)
         if needed:
             yield index, list(needed), files
@@ -110,12 +110,6 @@ def _renew_keys(run: Run, tasks: list[Task], records: dict[int, bytes]) -> None:
     unsuccessful tasks that need this task lose their keys too, because their keys contain the old key."""
     changed = [task for task in tasks if records.get(task.id & INDEX_MASK) != stored_results.record_of(run, task.id & INDEX_MASK)]
     stale = {child for task in changed for child in task.children or () if run.tasks[child].state in UNSUCCESSFUL}
-    numbers = {task.id for task in changed}
-    stale.update(
-        index
-        for index, needed in run.after_any.items()
-        if run.tasks[index].state in UNSUCCESSFUL and any(run.tasks[other].id in numbers for other in needed)
-    )
     stored_results.erase(run, (*stale, *(task.id & INDEX_MASK for task in tasks)), stored_results.RERUN_KEY)
     stored_results.renew(run, records)
 

@@ -112,6 +112,17 @@ def test_a_task_that_exceeds_its_time_limit_or_misses_an_output_delivers_the_oth
     assert (here / "run-2/0/log.txt").read_text() == "all\n"
 
 
+def test_output_files_named_as_streams_are_saved_beside_the_streams(typist: Typist) -> None:
+    script = "echo data > stdout; mkdir stderr; echo trace > stderr/1; echo printed; echo told >&2"
+    said = typist.type("run", "--output", "stdout", "--output", "stderr/*", "--", "sh", "-c", script)
+    assert said.status == 0, said
+    saved = typist.type("results", "1", "--save", "saved")
+    assert saved.status == 0, saved
+    assert "0/stdout is an output file, so the standard output of the task is in 0/stdout.stream" in saved.err
+    found = {path: (typist.directory / "saved/0" / path).read_text() for path in ("stdout", "stdout.stream", "stderr/1", "stderr.stream")}
+    assert found == {"stdout": "data\n", "stdout.stream": "printed\n", "stderr/1": "trace\n", "stderr.stream": "told\n"}
+
+
 FAILING = """
 from pathlib import Path
 from pilotfish import ExecutableFailed, Run

@@ -193,5 +193,7 @@ def _save(screen: Screen, master: PoolSession, run: int, directory: str, overwri
     parts = [f"{plural(saved.files, 'file')} in {directory}/"] if saved.files or not saved.stayed else []
     parts += [f"{plural(saved.stayed, 'file')} stayed on the workers: pilotfish data {run}"] if saved.stayed else []
     screen.line("; ".join(parts))
+    if saved.renamed:
+        Screen.of(sys.stderr).line(f"note: {saved.renamed}")
     if problem := saved.error():
         raise problem

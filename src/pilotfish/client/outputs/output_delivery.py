@@ -24,7 +24,7 @@ from pilotfish.applications.input_files import MODE_MASK, StoredFile
 from pilotfish.applications.safe_paths import check_name, status_below, write_below
 from pilotfish.client.outputs.delivery_ledger import EarlierFiles, LedgerEntry, ledger_path, read_entries
 from pilotfish.client.outputs.output_destinations import OutputDestinations, read_destinations
-from pilotfish.client.outputs.task_output import fetch_outputs
+from pilotfish.client.outputs.task_output import TaskOutput, fetch_outputs
 from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.errors import BadInput, PilotfishError, TaskFailed
 
@@ -43,6 +43,8 @@ class DeliveredFiles:
     """Output directories of failed tasks that still contain files from elsewhere, such as files of an earlier run."""
     collision: str = ""
     """A message about the first destination that two output files of the run have in common."""
+    renamed: str = ""
+    """A message about the first stream whose file has another name, because an output file has the name of the stream."""
     problem: PilotfishError | None = None
     """The first error that prevented the copy of a file."""
     again: str = ""
@@ -257,4 +259,14 @@ def save_outputs(master: PoolSession, run: int, directory: str, overwrite: bool 
         for output in fetch_outputs(master, all_tasks(master, run)):
             if output.row["state"] in ("done", "failed"):
                 delivery.copy_task(output.row["index"], output.files_to_save(), output.row["state"] == "failed")
+                delivery.found.renamed = delivery.found.renamed or _renamed_stream(output)
     return delivery.found
+
+
+def _renamed_stream(output: TaskOutput) -> str:
+    index = output.row["index"]
+    for name, file in output.stream_names().items():
+        if name != file:
+            what = {"stdout": "standard output", "stderr": "standard error"}[name]
+            return f"{index}/{name} is an output file, so the {what} of the task is in {index}/{file}"
+    return ""

@@ -99,7 +99,14 @@ class TaskOutput:
         if self.has_value:
             name, content = self.saved_value()
             files[name] = StoredFile(content)
-        return files | {name: stream.as_file() for name, stream in self.streams.items()}
+        names = self.stream_names()
+        return files | {names[name]: stream.as_file() for name, stream in self.streams.items()}
+
+    def stream_names(self) -> dict[str, str]:
+        """Returns the names of the files for the streams. A name differs from that of the stream if the task has an output file or
+        directory with this name."""
+        files = self.file_names()
+        return {name: _free_name(name, files) for name in self.streams}
 
     def failure_line(self) -> str:
         """Returns the failure of the task in one line. If the cause is an exit status or a signal, the line also has the last line of
@@ -117,6 +124,13 @@ class TaskOutput:
 
     def file_names(self) -> list[str]:
         return list(self.completed.files) if self.completed is not None else []
+
+
+def _free_name(name: str, files: Iterable[str]) -> str:
+    taken = {part for file in files for part in (file, file.partition("/")[0])}
+    while name in taken:
+        name += ".stream"
+    return name
 
 
 def last_line(data: bytes) -> str:

@@ -200,6 +200,9 @@ def test_an_existing_directory_of_a_task_is_refused_before_the_start(pool: Path,
     destinations.check(pool, tasks=10)  # it is empty
     (home / "results/3/out").write_text("old")
     destinations.check(pool, tasks=3)
+    for other in ("00", "007", "٣"):
+        (home / "results" / other).mkdir()
+    destinations.check(pool, tasks=3)
     with pytest.raises(BadInput, match="results/3/out exists"):
         destinations.check(pool, tasks=4)
 

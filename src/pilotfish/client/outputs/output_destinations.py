@@ -90,7 +90,8 @@ class OutputDestinations:
                 refuse_existing(self.base, path, f"{name}={path}", earlier)
         if self.overwrite or not self.into or tasks is None:
             return
-        taken = {int(entry) for entry in _entries(self.into) if entry.isdecimal()}
+        # Only the names that tasks use: 007 is another directory than 7.
+        taken = {int(entry) for entry in _entries(self.into) if entry.isdecimal() and str(int(entry)) == entry}
         used = (_used(f"{self.into}/{index}", earlier) for index in sorted(taken) if index < tasks)
         if first := next(filter(None, used), ""):
             raise _exists(first, "--into")

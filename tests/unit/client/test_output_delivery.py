@@ -103,6 +103,16 @@ def test_a_delivered_file_that_the_user_edited_is_the_users(pool: Path, home: Pa
     assert (home / "x").read_text() == "edited"
 
 
+def test_a_file_of_another_size_is_the_users_even_if_its_time_was_restored(pool: Path, home: Path) -> None:
+    OutputDestinations(str(home), by_task={0: {"a": "a"}}).record(pool, 1)
+    deliver(pool, {0: {"a": b"made"}})
+    before = (home / "a").stat()
+    (home / "a").write_text("edited")
+    os.utime(home / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert deliver(pool, {0: {"a": b"made"}}).kept_back == ["a"]
+    assert (home / "a").read_text() == "edited"
+
+
 def test_a_delivered_file_that_is_gone_comes_again(pool: Path, home: Path) -> None:
     OutputDestinations(str(home), by_task={0: {"a": "x"}}).record(pool, 1)
     deliver(pool, {0: {"a": b"first"}})

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class LedgerEntry(NamedTuple):
-    """Describes a copied file. The inode and the time of modification show whether the file was replaced or changed later."""
+    """Describes a copied file. The size, the inode and the time of modification show whether the file was replaced or changed later."""
 
     task: int
     digest: str
@@ -26,7 +26,7 @@ class LedgerEntry(NamedTuple):
     """Whether the task that left the file failed."""
 
     def is_unchanged(self, status: os.stat_result) -> bool:
-        return (self.inode, self.mtime_ns) == (status.st_ino, status.st_mtime_ns)
+        return (self.size, self.inode, self.mtime_ns) == (status.st_size, status.st_ino, status.st_mtime_ns)
 
 
 def ledger_path(pool: Path, run: int | str) -> Path:

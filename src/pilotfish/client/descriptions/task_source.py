@@ -549,7 +549,9 @@ def submit_source(
 
     def tasks(spec_number: Register) -> Iterator[NewTask]:
         made = make(spec_number)
-        return ((one.entry, one.description) for one in (made if resume is None else resume.decide(made, source.launch.sandbox)))
+        if resume is not None:
+            made = resume.decide(made, source.launch.sandbox, any(task.outputs for task in source.listed or ()))
+        return ((one.entry, one.description) for one in made)
 
     return _submit(session, Submitted(tasks, records.take_programs), columns_of(source.sweep.names), options, progress, outputs)
 

@@ -49,10 +49,18 @@ class Resumption:
         """For each position of a task: the reason why its output files are not up to date."""
         self._shared_outputs: SharedOutputs | None = None
 
-    def decide(self, made: Iterator[MadeTask], sandbox: bool) -> Iterator[MadeTask]:
+    def decide(self, made: Iterator[MadeTask], sandbox: bool, has_outputs: bool) -> Iterator[MadeTask]:
         """Marks the tasks that are allowed to get earlier results. With a sandbox, these are all tasks. A task without a sandbox runs
         again, as with make, if the output files of the earlier task are not up to date. Raises BadInput if this task would replace an
-        output file that somebody changed."""
+        output file that somebody changed.
+
+        ``has_outputs``: whether tasks have output files. Without a sandbox, the files of all tasks are then checked before the first task
+        is yielded, so that no task runs after an error.
+        """
+        decided = self._decide(made, sandbox)
+        yield from list(decided) if has_outputs and not sandbox else decided
+
+    def _decide(self, made: Iterator[MadeTask], sandbox: bool) -> Iterator[MadeTask]:
         place = 0
         while chunk := list(islice(made, CHUNK)):
             with_files = [] if sandbox else [one for one in chunk if one.executable.outputs]

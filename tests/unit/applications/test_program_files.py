@@ -41,6 +41,12 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program("venv/bin/python", "")
     write_program("venv/bin/mysim", f"#!{tmp_path}/venv/bin/python\nfrom mysim import x\n")
     Path("venv/lib/python3.11/site-packages/mysim.pth").write_text(f"{tmp_path}/project\n")
+    Path("main.pl").write_text('require "./lib.pl";\nopen(my $in, "<", "points.dat");\n')
+    Path("main.R").write_text("source('src/lib.R')\n")
+    Path("plain").write_text('require "./lib.pl";\n')
+    write_program("tool", '#!/usr/bin/perl\nrequire "./lib.pl";\n')
+    for place in ("lib.pl", "src/lib.R"):
+        Path(place).write_text("1")
     Path("Makefile").write_text("all:\n\tpython simmod.py\n")
 
 
@@ -58,12 +64,17 @@ COMMANDS = {
     "a script of a script": ("simmod.py", ("./job.sh",)),
     "a script in another directory": ("project/mysim.py", ("./below.sh",)),
     "a module of a script of pip with a long path": ("helper.py", ("./long",)),
+    "a script behind a variable": ("helper.py", ("sh", "-c", "HERE=$PWD; python $HERE/helper.py")),
     "a script of a script of a shell": ("simmod.py", ("sh", "-c", "./job.sh && echo $HOME/x")),
     "an editable installation": ("project/mysim.py", ("python", "ana.py")),
     "a console script": ("project/mysim.py", ("mysim", "3")),
     "a console script in a shell": ("project/mysim.py", ("sh", "-c", "mysim 3")),
     "a directory in sys.path": ("src/inner.py", ("python", "ana.py")),
     "a compiled module": ("fast.cpython-311-x86_64-linux-gnu.so", ("python", "ana.py")),
+    "a script of a script in Perl": ("lib.pl", ("perl", "-w", "main.pl")),
+    "a script of a script in R": ("src/lib.R", ("sh", "-c", "Rscript main.R")),
+    "a script of a script without a suffix": ("lib.pl", ("./tool",)),
+    "a script of a file behind an interpreter": ("lib.pl", ("perl", "plain")),
     "a makefile": ("Makefile", ("make", "all")),
     "a script of a makefile": ("simmod.py", ("make",)),
 }
@@ -129,6 +140,11 @@ def test_words_that_name_files_are_found_in_options_and_texts() -> None:
     assert written_files(["env", "A=1", "sh", "-c", "-e", "./sim > d"]) == ["d"]
 
 
+def test_a_script_with_many_changes_of_the_directory_is_searched_quickly() -> None:
+    Path("many.sh").write_text("".join(f"cd d{number}; cat x.dat\n" for number in range(40)))
+    assert os.path.abspath("many.sh") in ProgramSearch(("sh", "many.sh"), os.getcwd(), os.environ["PATH"], ()).found
+
+
 def test_files_of_other_directories_and_unused_files_are_not_followed() -> None:
     search = ProgramSearch(("sh", "-c", "cat helper.txt"), os.getcwd(), os.environ["PATH"], ())
     assert not any("simmod" in file for file in search.found) and not search.libraries
@@ -142,8 +158,9 @@ def last_change(*argv: str, declared: tuple[str, ...] = (), sandbox: bool = Fals
 
 
 def test_files_that_a_command_names_are_found_and_compared_by_time() -> None:
-    for name in ("a.dat", "b.dat"):
+    for name in ("a.dat", "b.dat", "points.dat"):
         Path(name).touch()
+    assert last_change("perl", "main.pl") == "points.dat"
     Path("job.sh").write_text("sort a.dat > b.dat\n")
     assert last_change("./sim", "--config=a.dat") == last_change("sh", "-c", "./sim a.dat > b.dat") == last_change("./job.sh") == "a.dat"
     assert last_change("awk", '$1 > "a.dat"', "x") == "a.dat"
@@ -202,6 +219,16 @@ def test_a_program_that_gets_another_hard_link_is_no_change() -> None:
     os.link("venv/bin/solve", "1")
     assert later(lambda: os.link("venv/bin/solve", "2"), "sh", "-c", "solve x") == ""
     assert later(lambda: os.utime("venv/bin/solve"), "sh", "-c", "solve x") == "venv/bin/solve"
+
+
+def test_a_changed_or_new_file_that_a_pattern_of_the_shell_matches_is_a_change() -> None:
+    Path("data").mkdir()
+    Path("data/1.csv").touch()
+    write_program("all.sh", f"#!/bin/sh\nHERE={os.getcwd()}\ncat $HERE/data/?.csv\n")
+    for argv in (("sh", "-c", "cat data/*"), ("sh", "-c", "cat dat*/*.csv | ./sim > out"), ("./all.sh",)):
+        assert later(lambda: os.utime("data/1.csv"), *argv) == "data/1.csv"
+        assert later(lambda: Path("data/2.csv").touch(), *argv) == "data/2.csv"
+    assert later(lambda: Path("new").touch(), "sh", "-c", "cat data/*; echo $((2 * 3))") == ""
 
 
 def test_a_directory_that_replaces_another_directory_is_a_change_and_a_new_file_in_it_is_none() -> None:

@@ -13,7 +13,8 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from glob import escape, glob
+from glob import escape, glob, iglob
+from itertools import chain, islice
 
 from pilotfish.applications.calls.import_statements import imports_in_source
 from pilotfish.applications.calls.own_modules import modules_below, next_check
@@ -24,6 +25,8 @@ MAX_TEXT_BYTES = 1 << 18
 """Maximum number of bytes that are read from a script."""
 MAX_FILES = 2000
 """Maximum number of files of one program."""
+MAX_DIRECTORIES = 20
+"""Maximum number of directories in which the files of a program are searched. Each ``cd`` can double their number."""
 MAX_FIRST_LINES_BYTES = 512
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _SHELL = re.compile(r"(bash|dash|ksh|zsh|sh)[0-9.]*")
@@ -34,7 +37,9 @@ _WRITTEN = re.compile(
 """Matches a redirection of the shell to a file. The group is the name of the file. Also matches quoted texts, arithmetic and conditions,
 because ``>`` is no redirection there. In these matches, the group is empty."""
 _CODE_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
-_SEPARATORS = re.compile(r"[\s'\"`;|&<>(){}\[\]=,:$@]+")
+_SEPARATORS = re.compile(r"(?:\$\w+|[\s'\"`;|&<>(){}\[\]=,:$@])+")
+_PATTERN = re.compile(r"(?=.*[*?])(?=.*[\w/])")
+"""Matches a word with a pattern of file names, such as ``data/*.csv``, but not the ``*`` of a multiplication."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _RUN_MODULE = re.compile(r"\s-m\s+([\w.]+)")
 _CHANGE_DIRECTORY = re.compile(r"\bcd\s+['\"]?([^\s;|&'\"]+)")
@@ -163,7 +168,8 @@ class ProgramSearch:
     - ``found``: the programs, scripts and own modules.
     - ``libraries``: the directories in which the Python interpreters of the program have their installed packages.
     - ``commands``: other programs in PATH that the scripts name.
-    - ``named``: other files that the scripts name. Tasks possibly read or write them.
+    - ``named``: other files that the scripts name, also by a pattern of the shell. Tasks possibly read or write them.
+    - ``directories``: directories of files that a pattern matches.
     """
 
     def __init__(
@@ -173,6 +179,7 @@ class ProgramSearch:
         self.libraries: dict[str, None] = {}
         self.commands: dict[str, None] = {}
         self.named: dict[str, None] = {}
+        self.directories: dict[str, None] = {}
         self._bases = {directory: None}
         self._path = path
         self._python_path = [os.path.join(directory, place) for place in python_path]
@@ -210,9 +217,9 @@ class ProgramSearch:
         elif is_python_script(file):
             self._scripts.append(file)
             self._add_interpreter(_interpreter_of(file))
-        elif _is_shell_script(file):
+        elif "\0" not in (text := _read(file)):  # no compiled program
             self._bases[os.path.dirname(os.path.realpath(file))] = None
-            self._add_text(_read(file))
+            self._add_text(text, _is_shell_script(file))
 
     def _add_interpreter(self, first_line: str) -> None:
         for word in _SEPARATORS.split(first_line.removeprefix("#!")):
@@ -222,8 +229,11 @@ class ProgramSearch:
     def _add_text(self, text: str, is_shell: bool = True) -> None:
         """Adds the files, programs and modules that the text of a script names. Searches the scripts among them, too."""
         for place in _CHANGE_DIRECTORY.findall(text):
-            self._bases.update(dict.fromkeys(os.path.join(base, place) for base in [*self._bases] if place.strip("./~$")))
+            found = (os.path.join(base, place) for base in [*self._bases] if place.strip("./~$"))
+            self._bases.update(dict.fromkeys(islice(found, max(0, MAX_DIRECTORIES - len(self._bases)))))
         for word in words_in(text, is_shell):
+            if is_shell and _PATTERN.match(word):
+                self._add_matches(word)
             others, file = self.named, self._find(word)
             if file is None:
                 others, file = self.commands, _which(word, self._path)
@@ -239,9 +249,13 @@ class ProgramSearch:
             self._imports.update(dict.fromkeys(imports_in_source(text, "")))
 
     def _find(self, word: str) -> str | None:
-        # "$HERE/solve.py" was split into HERE and /solve.py, so the word is also searched without its slash.
-        names = (word, word[1:]) if word[:1] == "/" else (word,)
-        return next((file for name in names if name for base in self._bases if is_file(file := os.path.join(base, name))), None)
+        return next((file for name in _names(word) for base in self._bases if is_file(file := os.path.join(base, name))), None)
+
+    def _add_matches(self, pattern: str) -> None:
+        places = (os.path.join(escape(base), name) for name in _names(pattern) for base in self._bases)
+        matches = list(islice(filter(is_file, chain.from_iterable(map(iglob, places))), MAX_FILES))
+        self.named.update(dict.fromkeys(matches))
+        self.directories.update(dict.fromkeys(map(os.path.dirname, matches)))
 
     def _run_module(self, name: str) -> None:
         self._imports.update(dict.fromkeys(imports_in_source(f"import {name}, {name}.__main__", "")))
@@ -255,6 +269,11 @@ class ProgramSearch:
             yield from modules_below(*search).files_for_script(script)
         if self._imports:
             yield from modules_below(*self._bases, *others).files_of(list(self._imports))
+
+
+def _names(word: str) -> tuple[str, ...]:
+    """Returns the names that a word may stand for: ``$HERE/solve.py`` becomes ``/solve.py``."""
+    return tuple(filter(None, (word, word[1:]))) if word[:1] == "/" else (word,)
 
 
 @lru_cache(maxsize=1024)

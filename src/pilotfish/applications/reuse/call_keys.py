@@ -25,7 +25,7 @@ from pilotfish.applications.calls.future_arguments import FutureArguments, Futur
 from pilotfish.applications.calls.own_modules import compiled_own_modules, is_own
 from pilotfish.applications.calls.python_call import GENERIC, own_modules
 from pilotfish.applications.reuse.session_variables import stable_environment
-from pilotfish.applications.reuse.task_keys import Parts, content_hash, hash_of, modules_term, sum_hashes
+from pilotfish.applications.reuse.task_keys import CallParts, content_hash, hash_of, modules_term, sum_hashes
 from pilotfish.model.contents import KEY_LENGTH
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -194,7 +194,7 @@ class CallKeys:
         own, imported = self._shared
         environment = _environment(packages | hasher.packages | imported, str(launch.get("cwd")), self._hash_variables(launch))
         code = sum_hashes(modules_term(modules), hash_of(own, code))
-        return Parts(code, hashed, inputs or NO_INPUTS, environment, parents).record()
+        return CallParts(code, hashed, inputs or NO_INPUTS, environment, parents).record()
 
     def _hash_variables(self, launch: Mapping[str, Any]) -> bytes:
         """Returns the hash of the environment variables of a call. Most calls have the same variables, so the last hash is remembered."""

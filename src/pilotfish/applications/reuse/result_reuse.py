@@ -84,10 +84,12 @@ class ResultReuse:
 
     def executable(self, needs: TaskNeeds, number: int, argv: Sequence[str], payload: bytes, own_inputs: bool) -> TaskNeeds:
         """Returns ``needs`` with the record of an executable. ``number``: the number of its spec."""
-        record = self.record(needs, number, argv, payload, own_inputs)
+        record = self.executable_record(needs, number, argv, payload, own_inputs)
         return self.with_changes(needs._replace(key=record, reuse=bool(record)), number, argv)
 
-    def record(self, needs: TaskNeeds, number: int, argv: Sequence[str], payload: bytes, own_inputs: bool, files: bytes = b"") -> bytes:
+    def executable_record(
+        self, needs: TaskNeeds, number: int, argv: Sequence[str], payload: bytes, own_inputs: bool, files: bytes = b""
+    ) -> bytes:
         """Returns the record of an executable, or an empty record. ``files``: hash of inputs that are not in the payload."""
         parents = self._parents(needs)
         return b"" if parents is None else self._counted(self._executables.record(number, argv, payload, own_inputs, parents, files))

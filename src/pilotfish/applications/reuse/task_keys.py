@@ -60,7 +60,7 @@ def replace_hash(total: bytes, old: bytes, new: bytes) -> bytes:
     return ((first + added - removed) % _MODULUS).to_bytes(KEY_LENGTH, "little")
 
 
-class Parts(NamedTuple):
+class CallParts(NamedTuple):
     """Hashes of the parts of a call. ``parents``: see ``parents_hash``."""
 
     code: bytes

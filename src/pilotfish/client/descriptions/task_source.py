@@ -497,7 +497,7 @@ class SourceRecords:
     def add(self, needs: TaskNeeds, place: int, number: int, task: Executable, payload: bytes) -> TaskNeeds:
         """Returns ``needs`` with the record of a task. ``place``: its index. ``number``: the number of its spec."""
         files = files_hash(self._inputs_here(self._here[place])) if self._here else b""
-        record = self._reuse.record(needs, number, task.argv, payload, bool(task.inputs or task.stdin_path), files)
+        record = self._reuse.executable_record(needs, number, task.argv, payload, bool(task.inputs or task.stdin_path), files)
         if self._listed is not None and self._listed.flow is not None:
             self._records[place] = record
         if not self._resumes:

@@ -58,7 +58,7 @@ class EarlierFiles:
                     found.setdefault(os.path.normpath(path), []).append(entry)
         return found
 
-    def first_other(self, path: str, status: os.stat_result) -> str:
+    def first_protected(self, path: str, status: os.stat_result) -> str:
         """Returns the path of a file that a new run must not replace: ``path`` itself, or a file in the directory ``path``. Returns an
         empty text if there is no such file. ``status``: the status of ``path``."""
         if not stat.S_ISDIR(status.st_mode):
@@ -66,6 +66,6 @@ class EarlierFiles:
             return "" if copies and (self._resumes or all(entry.failed for entry in copies)) else path
         with suppress(OSError):
             inside = sorted(os.scandir(path), key=lambda entry: entry.name)
-            others = (self.first_other(entry.path, entry.stat(follow_symlinks=False)) for entry in inside)
+            others = (self.first_protected(entry.path, entry.stat(follow_symlinks=False)) for entry in inside)
             return next(filter(None, others), "")
         return path

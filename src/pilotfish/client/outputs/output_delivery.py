@@ -192,7 +192,7 @@ class OutputDelivery:
         entry = self._entries.get(path)
         if entry is not None and entry.is_unchanged(status):
             return True
-        return self._overwrite or not self._earlier.first_other(path, status)
+        return self._overwrite or not self._earlier.first_protected(path, status)
 
     def _is_current(self, path: str, status: os.stat_result, digest: str, failed: bool) -> bool:
         entry = self._entries.get(path)

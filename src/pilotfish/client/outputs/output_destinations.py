@@ -190,7 +190,7 @@ def _used(path: str, earlier: EarlierFiles) -> str:
     status = os.lstat(path)
     if stat.S_ISDIR(status.st_mode) and not _entries(path):
         return ""
-    return earlier.first_other(path, status)
+    return earlier.first_protected(path, status)
 
 
 def _exists(path: str, shown: str) -> BadInput:

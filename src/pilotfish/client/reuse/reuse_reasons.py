@@ -124,9 +124,9 @@ class ReuseReasons:
             return "waits", f"task {nearest} {text}", "a task that it needs runs again"
         if is_equal:
             return "cut", f"task {nearest} did the same, but a part of its output was left out", "a part of the earlier output was left out"
-        how = self._differences.how(task.id, nearest)
-        if how:
-            return "options", f"{how} since task {nearest}", how
+        option = self._differences.changed_option(task.id, nearest)
+        if option:
+            return "options", f"{option} since task {nearest}", option
         if task.record[KEY_LENGTH:] in self._seen:
             return "repetition", "the earlier runs have fewer tasks that are equal to it", ""
         return "waits", f"task {nearest} did the same, but needed other tasks", "the earlier task needed other tasks"
@@ -140,7 +140,7 @@ _STATES = {
     "lost": ("lost", "did the same, but its files are no longer there"),
 }
 _CHANGED = {"code": "the program", "arguments": "the arguments", "inputs": "an input", "environment": "the environment"}
-_HOW = {
+_OPTIONS = {
     "cwd": "the current directory changed",
     "sandbox": "--sandbox changed",
     "outputs": "the output files changed",
@@ -223,10 +223,10 @@ class _Differences:
             texts["environment"] = f"the variable{'s' * (len(variables) > 1)} {', '.join(variables[:5])}"
         return texts
 
-    def how(self, task: str, earlier: str) -> str:
+    def changed_option(self, task: str, earlier: str) -> str:
         """Returns a text about the first option that differs between two tasks. Returns an empty text if no option differs."""
         new, old = self._of(task).launch, self._of(earlier).launch
-        return next((text for name, text in _HOW.items() if new.get(name) != old.get(name)), "")
+        return next((text for name, text in _OPTIONS.items() if new.get(name) != old.get(name)), "")
 
     def _changed_program(self, task: NewTask, earlier: str, earlier_code: bytes) -> list[str]:
         new = self._programs_of(self._run).get(task.record[_CODE], {})

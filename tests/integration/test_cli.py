@@ -318,3 +318,16 @@ def test_a_mistake_in_a_new_home_starts_no_master(tmp_path: Path, typed: str) ->
     said = person.run("sh", "-c", f"{person.command} {typed}")
     assert said.status != 0 and "  fix: " in said.err, said
     assert not [path for path in person.home.rglob("*") if path.name in ("master.sock", "master.log", "journal")]
+
+
+def test_a_failed_executable_frees_its_core_at_once(typist: Typist) -> None:
+    """A failure that waits for a while leaves its core idle: tasks that fail would take many times as long as tasks that succeed."""
+    for number, program in enumerate(("true", "false"), 1):
+        typist.type("run", "--local-cores", "1", "--times", "30", "--", program)
+        assert len(json.loads(typist.type("results", str(number), "--json").out)) == 30
+
+    def seconds(run: int) -> float:
+        times: list[float] = [row["started_at"] for row in json.loads(typist.type("results", str(run), "--json").out)]
+        return max(times) - min(times)
+
+    assert seconds(2) < 10 * seconds(1)

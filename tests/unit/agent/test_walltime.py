@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent import supervisor
+from pilotfish.agent.node.pending_results import AMBIGUOUS, AMBIGUOUS_ON_OWN_MACHINE
 from tests.unit.agent.test_agent_machine import WELCOME, assign, joined, of, ok, sent, starts
 
 END = 100.0
@@ -183,3 +184,15 @@ def test_the_time_of_a_pilot_runs_from_the_start_of_its_job(monkeypatch: pytest.
         monkeypatch.setenv("PILOTFISH_STARTED", said)
         assert least <= supervisor._elapsed_s() <= most, said
         assert "PILOTFISH_STARTED" not in os.environ, "tasks have no use for it"
+
+
+def test_on_the_users_machine_only_a_signal_delays_the_report_of_a_failure() -> None:
+    exited = (["exit", "task", "exit status 3"], 5, 0, 0, b"")
+    for ambiguous, reported in ((AMBIGUOUS, []), (AMBIGUOUS_ON_OWN_MACHINE, [2])):
+        machine = joined()
+        machine.results.ambiguous = ambiguous
+        machine.received(assign((1, 1), (2, 1)), b"", 1.0)
+        machine.turn(1.0)
+        machine.slot_finished(0, [TERMINATED], 2.0)
+        machine.slot_finished(1, [exited], 2.0)
+        assert [row[0] for header in sent(machine.turn(2.0), "results") for row in header[2]] == reported

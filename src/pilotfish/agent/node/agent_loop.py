@@ -27,6 +27,7 @@ from .agent_machine import AgentMachine, WorkerOffer
 from .fetcher import Fetcher
 from .node_description import describe, gpu_names, readable, usable_cores, usable_memory
 from .peer_network import PeerNetwork
+from .pending_results import AMBIGUOUS_ON_OWN_MACHINE
 from .slot_pool import SlotPool
 from .slot_process import SlotProcess
 
@@ -67,7 +68,10 @@ class AgentLoop:
         self.exit: Optional[Tuple[str, int]] = None
         self._credentials_path = credentials_path
         self._supervisor_pipe = settings["supervisor_pipe"]
-        self._has_peers = not (settings.get("home") or settings.get("no_peers"))
+        on_own_machine = bool(settings.get("home"))
+        if on_own_machine:
+            self.machine.results.ambiguous = AMBIGUOUS_ON_OWN_MACHINE
+        self._has_peers = not (on_own_machine or settings.get("no_peers"))
         self._link: Optional[FrameLink] = None
         self._link_events = 0
         self._dials = 0

@@ -17,6 +17,9 @@ A produced content is [digest, size, at_master, at_worker, name, mode].
 MAX_FRAME_BYTES = 1 << 20
 MAX_FRAME_ITEMS = 2048
 AMBIGUOUS = ("exit", "killed", "slot-lost")
+AMBIGUOUS_ON_OWN_MACHINE = ("killed", "slot-lost")
+"""On the user's machine, no batch system ends the pilot, and a task seldom exits because of a signal. There, an exit with an error is
+reported at once: the core would be idle while the failure waits."""
 AMBIGUOUS_S = 0.2
 """Seconds that an ambiguous failure waits before it is sent. A failure is ambiguous if the end of the pilot can be its cause: a batch
 system that ends a pilot sends signals to the agent and to its tasks. If the agent is stopped within this time, the failure is dropped,
@@ -28,15 +31,15 @@ class FinishedAttempt:
 
     __slots__ = ("task", "attempt", "failure", "wall_us", "cpu_us", "rss_kib", "payload", "produced", "left_out", "send_from")
 
-    def __init__(self, attempt: Attempt, item: Item, now: float) -> None:
+    def __init__(self, attempt: Attempt, item: Item, now: float, ambiguous: Tuple[str, ...]) -> None:
         self.task = attempt.task
         self.attempt = attempt.attempt
         self.failure: Optional[Failure]
         self.failure, self.wall_us, self.cpu_us, self.rss_kib, self.payload = item[:5]
         self.produced: List[Any] = item[5] if len(item) > 5 else []
         self.left_out: int = item[6] if len(item) > 6 else 0
-        ambiguous = self.failure is not None and (self.failure[0] in AMBIGUOUS or "SIGTERM" in self.failure[2])
-        self.send_from = now + AMBIGUOUS_S if ambiguous else now
+        waits = self.failure is not None and (self.failure[0] in ambiguous or "SIGTERM" in self.failure[2])
+        self.send_from = now + AMBIGUOUS_S if waits else now
 
     def row(self) -> List[Any]:
         row = [self.task, self.attempt, self.failure, self.wall_us, self.cpu_us, self.rss_kib, len(self.payload)]
@@ -51,10 +54,12 @@ class PendingResults:
     def __init__(self) -> None:
         self.kept: OrderedDict[int, FinishedAttempt] = OrderedDict()
         self.unsent: Deque[int] = deque()
+        self.ambiguous: Tuple[str, ...] = AMBIGUOUS
+        """The causes of ambiguous failures."""
         self._next_number = 0
 
     def keep(self, attempt: Attempt, item: Item, now: float) -> None:
-        self.kept[self._next_number] = FinishedAttempt(attempt, item, now)
+        self.kept[self._next_number] = FinishedAttempt(attempt, item, now, self.ambiguous)
         self.unsent.append(self._next_number)
         self._next_number += 1
 

@@ -155,3 +155,33 @@ def test_a_script_behind_an_interpreter_finds_itself_and_its_own_modules_in_the_
     (here / "list").write_text(f"out=out.pgm -- {sys.executable} code/picture.py 5\n" * 2)
     listed = typist.type("run", "--tasks", "list")
     assert listed.status == 0, listed
+
+
+def test_an_older_run_does_not_put_its_files_over_those_of_a_later_run(typist: Typist) -> None:
+    here = typist.directory
+    script = here / "gen.sh"
+    outputs = ["--input", "gen.sh", "--output", "o.txt=res/{x}.txt"]
+    words = ["--resume", *outputs, "--param", "x=1..3", "--", "sh", "-c", "sh gen.sh {x} > o.txt"]
+
+    def read() -> list[str]:
+        return [(here / f"res/{x}.txt").read_text() for x in (1, 2, 3)]
+
+    script.write_text("test $1 != 2 && echo old\n")
+    assert typist.type("run", "--detach", *words).status == 0
+    assert typist.type("attach", "1").status == 1
+    script.write_text("echo new\n")
+    assert typist.type("run", *words).status == 0
+    assert read() == ["new\n"] * 3
+    attached = typist.type("attach", "1")
+    kept = "were made later by run 2 and are kept; to replace them: pilotfish attach 1 --overwrite\n"
+    assert attached.status == 1 and attached.out.endswith(f"res/1.txt and 2 more {kept}"), attached
+    assert read() == ["new\n"] * 3
+    script.write_text("echo again\n")
+    again = typist.type("rerun", "1")
+    assert again.status == 0 and again.out.endswith(f"1 file in res/; res/1.txt and 1 more {kept}"), again
+    assert read() == ["new\n", "again\n", "new\n"]
+    assert typist.type("attach", "2").out.endswith(
+        "res/2.txt was made later by run 1 and is kept; to replace it: pilotfish attach 2 --overwrite\n"
+    )
+    assert typist.type("attach", "1", "--overwrite").status == 0
+    assert read() == ["old\n", "again\n", "old\n"]

@@ -109,6 +109,7 @@ class FakeRun(Submission):
             "contents": len(self.contents),
             "moving": self.master.moving,
             "opened_at": self.opened_at,
+            "reopened_at": 0.0,
             "started_at": 1001.0,
             "ended_at": 1001.0 + self.elapsed_s if ended else 0.0,
             "elapsed_s": self.elapsed_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -281,3 +282,41 @@ def test_files_of_an_earlier_run_beside_those_of_a_failed_task_are_told(pool: Pa
 def test_equal_destinations_of_two_tasks_are_refused_before_the_start(pool: Path, home: Path) -> None:
     with pytest.raises(BadInput, match="task 0 and task 1 would both write x/a"):
         OutputDestinations(str(home), by_task={0: {"a": "x/a"}, 1: {"a": "x/"}}).check(pool)
+
+
+def deliver_at(pool: Path, run: int, submitted_at: float, data: bytes, overwrite: bool = False) -> DeliveredFiles:
+    destinations = read_destinations(pool, run)
+    assert destinations is not None
+    delivery = OutputDelivery(pool, run, destinations, overwrite)
+    with delivery.locked():
+        delivery.copy_task(0, {"f": StoredFile(data, size=len(data), name="f")}, submitted_at=submitted_at)
+    return delivery.found
+
+
+@pytest.mark.parametrize("option", [{}, {"resumes": True}, {"overwrite": True}])
+def test_an_older_run_never_replaces_the_file_of_a_later_one_silently(pool: Path, home: Path, option: dict[str, Any]) -> None:
+    by_task = {0: {"f": "x/f"}}
+    OutputDestinations(str(home), by_task=by_task, **option).record(pool, 1)
+    OutputDestinations(str(home), by_task=by_task, overwrite=True).record(pool, 2)
+    deliver_at(pool, 1, 100.0, b"old")
+    deliver_at(pool, 2, 200.0, b"new")
+    kept = deliver_at(pool, 1, 100.0, b"old")
+    assert (home / "x/f").read_bytes() == b"new"
+    assert kept.describe() == "x/f was made later by run 2 and is kept; to replace it: pilotfish attach 1 --overwrite"
+    assert kept.error() is None and kept.as_data()["not_overwritten"] == ["x/f"]
+    assert deliver_at(pool, 1, 100.0, b"old", overwrite=True).error() is None
+    assert (home / "x/f").read_bytes() == b"old"
+
+
+def test_the_file_of_a_task_that_ran_again_is_later_than_that_of_a_later_run(pool: Path, home: Path) -> None:
+    again = b"again"
+    for run in (1, 2):
+        OutputDestinations(str(home), by_task={0: {"f": "x/f"}}, resumes=str(pool)).record(pool, run)
+    deliver_at(pool, 1, 100.0, again)
+    assert deliver_at(pool, 1, 300.0, again).files == 1
+    assert deliver_at(pool, 2, 200.0, b"old").files == 0
+    assert (home / "x/f").read_bytes() == again
+    (home / "x/f").unlink()
+    assert deliver_at(pool, 2, 200.0, b"old").files == 1, "a missing file is copied"
+    assert deliver_at(pool, 1, 300.0, again).error() is None
+    assert (home / "x/f").read_bytes() == again

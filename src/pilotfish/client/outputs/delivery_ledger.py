@@ -24,6 +24,8 @@ class LedgerEntry(NamedTuple):
     """The name of the file in the task's directory. Empty in ledgers that an older version of Pilotfish wrote."""
     failed: bool = False
     """Whether the task that left the file failed."""
+    submitted_at: float = 0.0
+    """Time at which the task was submitted, or rerun for the last time. 0 if it is not known."""
 
     def is_unchanged(self, status: os.stat_result) -> bool:
         return (self.size, self.inode, self.mtime_ns) == (status.st_size, status.st_ino, status.st_mtime_ns)
@@ -50,20 +52,31 @@ class EarlierFiles:
         self._resumes = resumes
 
     @cached_property
-    def _entries(self) -> dict[str, list[LedgerEntry]]:
-        found: dict[str, list[LedgerEntry]] = {}
+    def _entries(self) -> dict[str, list[tuple[str, LedgerEntry]]]:
+        """The entries of all ledgers by path, each with the number of its run."""
+        found: dict[str, list[tuple[str, LedgerEntry]]] = {}
         for ledger in self._pool.glob(ledger_path(Path(), "*").name):
             with suppress(OSError):
                 for path, entry in read_entries(ledger.read_bytes()):
-                    found.setdefault(os.path.normpath(path), []).append(entry)
+                    found.setdefault(os.path.normpath(path), []).append((ledger.stem.partition("-")[2], entry))
         return found
+
+    def _copies(self, path: str, status: os.stat_result) -> list[tuple[str, LedgerEntry]]:
+        return [(run, entry) for run, entry in self._entries.get(os.path.normpath(path), ()) if entry.is_unchanged(status)]
+
+    def later_run(self, path: str, status: os.stat_result, submitted_at: float) -> str:
+        """Returns the run that copied the file at ``path``, if the task of this file was submitted after ``submitted_at``. Otherwise
+        returns an empty text. ``status``: the status of ``path``."""
+        copies = ((entry.submitted_at or entry.mtime_ns / 1e9, run) for run, entry in self._copies(path, status))
+        at, run = max(copies, default=(0.0, ""))
+        return run if at > submitted_at else ""
 
     def first_protected(self, path: str, status: os.stat_result) -> str:
         """Returns the path of a file that a new run must not replace: ``path`` itself, or a file in the directory ``path``. Returns an
         empty text if there is no such file. ``status``: the status of ``path``."""
         if not stat.S_ISDIR(status.st_mode):
-            copies = [entry for entry in self._entries.get(os.path.normpath(path), ()) if entry.is_unchanged(status)]
-            return "" if copies and (self._resumes or all(entry.failed for entry in copies)) else path
+            copies = self._copies(path, status)
+            return "" if copies and (self._resumes or all(entry.failed for _, entry in copies)) else path
         with suppress(OSError):
             inside = sorted(os.scandir(path), key=lambda entry: entry.name)
             others = (self.first_protected(entry.path, entry.stat(follow_symlinks=False)) for entry in inside)

@@ -3,8 +3,9 @@
 Any client can copy the files of a run, even while a second client copies the same files. The ledger of a run, ``delivered-N.jsonl`` in the
 pool directory, lists the files that were copied. A file at a destination belongs to the user if it is not in this ledger, or if it was
 changed after the copy. Files of the user are replaced only with ``--overwrite``. There are two exceptions, for unchanged files that earlier
-runs of the pool have copied: any run replaces such files of failed tasks, and a run with ``--resume`` replaces all such files. If two
-output files of one run have the same destination, the second file never replaces the first.
+runs of the pool have copied: any run replaces such files of failed tasks, and a run with ``--resume`` replaces all such files. A file of a
+task that was submitted or rerun later is kept, also if the run itself has ``--overwrite`` or ``--resume``: only ``attach --overwrite``
+replaces it. If two output files of one run have the same destination, the second file never replaces the first.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class DeliveredFiles:
     directories: set[str] = field(default_factory=set)
     kept_back: list[str] = field(default_factory=list)
     """Destinations that were not written, because each of them has a file that must not be replaced."""
+    newer: dict[str, str] = field(default_factory=dict)
+    """Destinations that were not written, because a task of another run that was submitted later made the file there; each with this
+    run."""
     outdated: dict[str, None] = field(default_factory=dict)
     """Output directories of failed tasks that still contain files from elsewhere, such as files of an earlier run."""
     collision: str = ""
@@ -57,6 +61,12 @@ class DeliveredFiles:
         """Returns a line such as ``2 files in run-1/``. Returns an empty text if there are no files."""
         parts = [f"{_count(self.files)} in {self.directory}/"] if self.files else []
         parts += [f"{_count(self.stayed)} stayed on the workers: pilotfish data {self.run}"] if self.stayed else []
+        if self.newer:
+            first, many = next(iter(self.newer)), len(self.newer) > 1
+            files = f"{first} and {len(self.newer) - 1:,} more were" if many else f"{first} was"
+            makers = list(dict.fromkeys(self.newer.values()))
+            made = f"{files} made later by run{'s' * (len(makers) > 1)} {', '.join(makers)} and {'are' if many else 'is'} kept"
+            parts.append(f"{made}; to replace {'them' if many else 'it'}: {self.again} --overwrite")
         if self.outdated:
             first, *others = self.outdated
             more = f" and {len(others):,} more" if others else ""
@@ -73,7 +83,7 @@ class DeliveredFiles:
         return common if relative.startswith("../") or relative == ".." else relative
 
     def as_data(self) -> dict[str, object]:
-        return {"files": self.files, "files_at": self.directory if self.files else None, "not_overwritten": self.kept_back}
+        return {"files": self.files, "files_at": self.directory if self.files else None, "not_overwritten": [*self.kept_back, *self.newer]}
 
     def error(self) -> PilotfishError | None:
         """Returns the error to show if not all files are at their destinations."""
@@ -103,6 +113,7 @@ class OutputDelivery:
     def __init__(self, pool: Path, run: int, destinations: OutputDestinations, overwrite: bool = False) -> None:
         self.found = DeliveredFiles(run)
         self._destinations = destinations
+        self._replaces_newer = overwrite
         self._overwrite = overwrite or destinations.overwrite
         self._earlier = EarlierFiles(pool, bool(destinations.resumes))
         self._entries: dict[str, LedgerEntry] = {}
@@ -129,9 +140,10 @@ class OutputDelivery:
             self.copy_task(index, files, failed)
         return self.found
 
-    def copy_task(self, index: int, files: dict[str, StoredFile], failed: bool = False) -> None:
+    def copy_task(self, index: int, files: dict[str, StoredFile], failed: bool = False, submitted_at: float = 0.0) -> None:
         """Copies the output files of a task. If a file cannot be copied, continues with the next file. Only the first error of the run is
-        stored. ``failed``: whether the task failed."""
+        stored. ``failed``: whether the task failed. ``submitted_at``: time at which the task was submitted, or rerun for the last time;
+        files of tasks that were submitted later are kept. 0 if it is not known."""
         for name, file in files.items():
             try:
                 check_name(name, "files")
@@ -139,7 +151,8 @@ class OutputDelivery:
                 if file.data is None and (file.path is None or not file.path.exists()):
                     self.found.stayed += 1
                 elif place is not None:
-                    self._copy(index, name, file, place, failed)
+                    digest = file.digest or hashlib.sha256(file.data or b"").hexdigest()
+                    self._copy(LedgerEntry(index, digest, 0, 0, 0, name, failed, submitted_at), file, place)
             except (BadInput, TaskFailed) as problem:
                 self.found.problem = self.found.problem or problem
             except OSError as error:
@@ -158,46 +171,61 @@ class OutputDelivery:
             (os.path.relpath(os.path.dirname(path)), None) for path in paths if path not in self._entries and os.path.isfile(path)
         )
 
-    def _copy(self, index: int, name: str, file: StoredFile, place: tuple[str, str], failed: bool) -> None:
+    def _copy(self, made: LedgerEntry, file: StoredFile, place: tuple[str, str]) -> None:
+        """Copies a file. ``made``: the new entry, without the status of the copied file."""
         directory, relative = place
         path = f"{directory}/{relative}"
         status = status_below(directory, relative) if os.path.isdir(directory) else None
-        digest = file.digest or hashlib.sha256(file.data or b"").hexdigest()
-        other = self._other_output(path, status, index, name) if status is not None else None
-        if status is not None and (other is not None or not self._may_replace(path, status)):
-            if not _has_content(path, status, file.size, digest):
-                shown = os.path.relpath(path)
-                self.found.kept_back.append(shown)
-                if other is not None:
-                    makers = f"{other.name or 'a file'} of task {other.task} and {name} of task {index}"
-                    self.found.collision = self.found.collision or f"{shown} is the destination of {makers}; only the first was copied"
+        other = self._other_output(path, status, made) if status is not None else None
+        later = self._later_run(path, status, made) if status is not None else ""
+        if status is not None and (other is not None or later or not self._may_replace(path, status)):
+            if not _has_content(path, status, file.size, made.digest):
+                self._keep(os.path.relpath(path), made, other, later)
                 return
-        elif status is None or not self._is_current(path, status, digest, failed):
+        elif status is None or not self._is_current(path, status, made):
 
             def note(status: os.stat_result) -> None:
-                self._note(path, LedgerEntry(index, digest, status.st_size, status.st_ino, status.st_mtime_ns, name, failed))
+                self._note(path, made._replace(size=status.st_size, inode=status.st_ino, mtime_ns=status.st_mtime_ns))
 
             write_below(directory, relative, file.checked(), file.mode & MODE_MASK, new=status is None, note=note)
+        elif self._entries[path].submitted_at < made.submitted_at:
+            self._note(path, self._entries[path]._replace(submitted_at=made.submitted_at))
         self.found.files += 1
-        self.found.directories.add(directory if relative.startswith(f"{index}/") else os.path.dirname(path))
+        self.found.directories.add(directory if relative.startswith(f"{made.task}/") else os.path.dirname(path))
 
-    def _other_output(self, path: str, status: os.stat_result, index: int, name: str) -> LedgerEntry | None:
-        """Returns the ledger entry of the file at ``path`` if the file is an unchanged copy of a different output file of this run."""
+    def _keep(self, shown: str, made: LedgerEntry, other: LedgerEntry | None, later: str) -> None:
+        """Notes a file that stays as it is. ``other``, ``later``: the answers of ``_other_output`` and ``_later_run``."""
+        if other is None and later:
+            self.found.newer[shown] = later
+            return
+        self.found.kept_back.append(shown)
+        if other is not None:
+            makers = f"{other.name or 'a file'} of task {other.task} and {made.name} of task {made.task}"
+            self.found.collision = self.found.collision or f"{shown} is the destination of {makers}; only the first was copied"
+
+    def _own_copy(self, path: str, status: os.stat_result) -> LedgerEntry | None:
+        """Returns the ledger entry of the file at ``path`` if the run has copied the file and nobody has changed it since."""
         entry = self._entries.get(path)
-        is_other = entry is not None and (entry.task != index or entry.name not in ("", name))
-        return entry if entry is not None and is_other and entry.is_unchanged(status) else None
+        return entry if entry is not None and entry.is_unchanged(status) else None
+
+    def _other_output(self, path: str, status: os.stat_result, made: LedgerEntry) -> LedgerEntry | None:
+        """Returns the ledger entry of the file at ``path`` if the file is an unchanged copy of a different output file of this run."""
+        entry = self._own_copy(path, status)
+        return entry if entry is not None and (entry.task != made.task or entry.name not in ("", made.name)) else None
+
+    def _later_run(self, path: str, status: os.stat_result, made: LedgerEntry) -> str:
+        """Returns a different run that has copied the file at ``path`` from a task that was submitted later."""
+        if self._replaces_newer or not made.submitted_at or self._own_copy(path, status) is not None:
+            return ""
+        return self._earlier.later_run(path, status, made.submitted_at)
 
     def _may_replace(self, path: str, status: os.stat_result) -> bool:
         """Returns whether the run is allowed to replace the file at ``path``, for example because the run itself has copied this file."""
-        entry = self._entries.get(path)
-        if entry is not None and entry.is_unchanged(status):
-            return True
-        return self._overwrite or not self._earlier.first_protected(path, status)
+        return self._own_copy(path, status) is not None or self._overwrite or not self._earlier.first_protected(path, status)
 
-    def _is_current(self, path: str, status: os.stat_result, digest: str, failed: bool) -> bool:
-        entry = self._entries.get(path)
-        found = entry is not None and entry.is_unchanged(status) and (entry.digest, entry.size, entry.failed)
-        return found == (digest, status.st_size, failed)
+    def _is_current(self, path: str, status: os.stat_result, made: LedgerEntry) -> bool:
+        entry = self._own_copy(path, status)
+        return entry is not None and (entry.digest, entry.failed) == (made.digest, made.failed)
 
     def _read(self) -> None:
         """Reads the entries that this or another client has added since the last call."""
@@ -231,11 +259,13 @@ def deliver_outputs(master: PoolSession, run: int, overwrite: bool = False) -> D
     if destinations is None:
         return None
     delivery = OutputDelivery(master.directory, run, destinations, overwrite)
+    row = master.ask("run", run=run)
     with delivery.locked():
         for output in fetch_outputs(master, all_tasks(master, run)):  # failed tasks too: their files can show the cause
             index, failed = output.row["index"], output.row["state"] == "failed"
+            ran_again = 0 < row["reopened_at"] < (output.row["ended_at"] or 0)
             if output.completed is not None:
-                delivery.copy_task(index, output.completed.files, failed)
+                delivery.copy_task(index, output.completed.files, failed, row["reopened_at" if ran_again else "opened_at"])
             if failed:
                 delivery.note_outdated(index)
     if destinations.new_directory:

@@ -16,6 +16,7 @@ from pilotfish.applications.reuse.program_files import written_files
 from pilotfish.applications.task_needs import NO_CHANGE, LastChange, TaskNeeds
 from pilotfish.client.reuse.reuse_reasons import NewTask, NotReused, ReuseReasons
 from pilotfish.client.reuse.shared_outputs import SharedOutputs
+from pilotfish.client.reuse.unsuccessful_tasks import find_unsuccessful_writer
 from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import KEY_BYTES
@@ -117,7 +118,7 @@ class Resumption:
         is no earlier task.
 
         Raises BadInput if a file changed after the end of the earlier task: somebody else changed the file, and the task would replace it.
-        With ``overwrite``, such a file is not up to date instead.
+        With ``overwrite``, or if a failed or cancelled task has changed the file, the file is not up to date instead.
         """
         if earlier["source"] is None:
             return ""
@@ -130,7 +131,11 @@ class Resumption:
                     changed_at = _written_at(path, earlier["started_at"])
                 except OSError:
                     return f"its output {path} cannot be read"
-                if changed_at > earlier["ended_at"] + CLOCK_S and changed_at > earlier["ended_at"] + CLOCK_S + _clock_ahead_s(path):
+                latest = earlier["ended_at"] + CLOCK_S
+                if changed_at > latest and changed_at > latest + (ahead_s := _clock_ahead_s(path)):
+                    changed_from = changed_at - CLOCK_S - ahead_s
+                    if writer := find_unsuccessful_writer(self._session, path, changed_from, changed_at + START_S):
+                        return f"its output {path} was changed by the {writer}"
                     if not self._overwrites:
                         raise BadInput(
                             f"{path} changed after task {earlier['source']} had made it, and would be replaced",

@@ -59,6 +59,21 @@ MISTAKES = [
         "pilotfish run --param x=0:1:0.1 -- echo '{x}'",
     ),
     (
+        "run --param x=0:0.1:1 -- echo {x}",
+        "--param x=0:0.1:1: a step of 1 is larger than the range from 0 to 0.1, so 0 would be the only value",
+        "pilotfish run --param x=0:1:0.1 -- echo '{x}'",
+    ),
+    (
+        "run --param x=10:5:100 -- echo {x}",
+        "--param x=10:5:100: a step of 100 never gets from 10 to 5, the sweep would be empty",
+        "pilotfish run --param x=10:100:5 -- echo '{x}'",
+    ),
+    (
+        "run --param x=0,5:1,5:0,5 -- echo {x}",
+        "--param x=0,5:1,5:0,5: commas separate values, so '0,5' is no number",
+        "pilotfish run --param x=0.5:1.5:0.5 -- echo '{x}'",
+    ),
+    (
         "run --param x=@missing.txt -- echo {x}",
         "--param x=@missing.txt: the file 'missing.txt' does not exist",
         "ls .",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pilotfish.applications.sweeps.placeholders import make_template
 from pilotfish.applications.sweeps.sweep import make_sweep, parse_parameter
+from pilotfish.errors import BadInput, Correction
 
 decimals = st.decimals(min_value=-1000, max_value=1000, allow_nan=False, places=3)
 steps = st.decimals(min_value=Decimal("0.001"), max_value=100, places=3)
@@ -30,12 +31,22 @@ def test_a_range_is_exact_inclusive_and_evenly_spaced(start: Decimal, step: Deci
 @given(decimals, decimals, steps)
 def test_a_range_never_passes_its_end_and_stops_less_than_a_step_before_it(one: Decimal, other: Decimal, step: Decimal) -> None:
     start, stop = min(one, other), max(one, other)
-    if stop - start > step * 2000:
+    if stop - start > step * 2000 or 0 < stop - start < step:
         return
     last = Decimal([value for (value,) in parse_parameter(f"x={start}:{stop}:{step}")][-1])
     assert stop - step < last <= stop
     down = Decimal([value for (value,) in parse_parameter(f"x={stop}:{start}:-{step}")][-1])
     assert start <= down < start + step
+
+
+@given(decimals, decimals, decimals)
+def test_a_refused_range_is_answered_with_a_range_of_several_values(start: Decimal, stop: Decimal, step: Decimal) -> None:
+    try:
+        count = len(parse_parameter(f"x={start}:{stop}:{step}"))
+    except BadInput as refused:
+        assert isinstance(refused.hint, Correction)
+        count = len(parse_parameter(f"x={refused.hint.right}"))
+    assert count > 1 or start == stop
 
 
 @given(st.integers(-(10**9), 10**9), st.integers(0, 300))

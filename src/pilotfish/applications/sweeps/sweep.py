@@ -162,6 +162,9 @@ def _list_axes(lists: Iterable[ValueList]) -> list[Axis]:
 CLOCK_TIME = re.compile(r"\d?\d:\d\d:00")
 """Matches a time of day such as 18:30:00. As a range, this text would have the step 0."""
 
+DECIMAL_COMMAS = re.compile(r"[+-]?\d+(,\d+)?(:[+-]?\d+(,\d+)?){2}")
+"""Matches a range such as 0,5:1,5:0,5, whose numbers have decimal commas."""
+
 # --- --param name=values ------------------------------------------------------------------------------------------------------------
 
 
@@ -191,12 +194,32 @@ def parse_parameter(text: str) -> Axis:
     if clock:
         right = ",".join(f'"{item}"' if quoted or ":" in item else item for item, quoted in items)
         raise BadInput(f"--param {name}={values}: {clock!r} looks like a time of day", Correction("Put times in quotes.", values, right))
-    parts = [_parse_item(name, item, quoted) for item, quoted in items]
+    try:
+        parts = [_parse_item(name, item, quoted) for item, quoted in items]
+    except BadInput:
+        _refuse_decimal_commas(name, values)
+        raise
+    if any(":" in item and len(part) == 1 for (item, quoted), part in zip(items, parts, strict=True) if not quoted):
+        _refuse_decimal_commas(name, values)
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, ListedValues) for part in parts):
         return ListedValues((name,), [row for part in parts for row in part])
     return chained(name, parts)
+
+
+def _refuse_decimal_commas(name: str, values: str) -> None:
+    """Raises BadInput if the values are a range whose numbers have decimal commas. Such values are also a list, such as ``1,3:5,7:9,11``,
+    so this function is called only if the list has an error or a range of one value."""
+    number, better = re.search(r"\d+,\d+", values), values.replace(",", ".")
+    if number is None or not DECIMAL_COMMAS.fullmatch(values):
+        return
+    try:
+        _decimal_range(name, better)
+    except BadInput:
+        return
+    problem = f"--param {name}={values}: commas separate values, so {number[0]!r} is no number"
+    raise BadInput(problem, Correction(f"Write numbers with a decimal point: {name}={better}", values, better))
 
 
 def _split_list(name: str, values: str) -> list[tuple[str, bool]]:
@@ -268,25 +291,32 @@ def _decimal_range(name: str, item: str) -> Axis:
     start = _decimal(name, item, parts[0], "start")
     stop = _decimal(name, item, parts[1], "stop")
     step = _decimal(name, item, parts[2], "step") if len(parts) == 3 else Decimal(1)
+    shown = f"a step of {step}{'' if len(parts) == 3 else ' (the default)'}"
     if step == 0:
-        raise BadInput(
-            f"--param {name}={item}: the step is 0",
-            Correction(
-                f"Give a step, such as {name}={parts[0]}:{parts[1]}:1; a text with colons goes in quotes: '{name}=\"{item}\"'",
-                item,
-                f"{parts[0]}:{parts[1]}:1",
-            ),
-        )
-    if (stop - start) * step < 0:
-        raise BadInput(
-            f"--param {name}={item}: a step of {step} never gets from {parts[0]} to {parts[1]}, the sweep would be empty",
-            Correction(
-                f"For the values between, write {name}={parts[0]}:{parts[1]}:{-step}.",
-                item,
-                f"{parts[0]}:{parts[1]}:{-step}",
-            ),
-        )
-    return _range(name, item, start, stop, step)
+        problem = "the step is 0"
+    elif (stop - start) * step < 0:
+        problem = f"{shown} never gets from {parts[0]} to {parts[1]}, the sweep would be empty"
+    elif 0 < abs(stop - start) < abs(step):
+        problem = f"{shown} is larger than the range from {parts[0]} to {parts[1]}, so {parts[0]} would be the only value"
+    else:
+        return _range(name, item, start, stop, step)
+    better = _better_range(parts, start, stop, step)
+    text = f"Write {name}={better}; the order is START:STOP:STEP. A text with colons goes in quotes: '{name}=\"{item}\"'"
+    raise BadInput(f"--param {name}={item}: {problem}", Correction(text, item, better))
+
+
+def _better_range(parts: list[str], start: Decimal, stop: Decimal, step: Decimal) -> str:
+    """Returns a range with more than one value that the user probably meant."""
+    if _reaches_second_value(start, stop, -step):
+        return f"{parts[0]}:{parts[1]}:{-step}"
+    if len(parts) == 3 and _reaches_second_value(start, step, stop):
+        return f"{parts[0]}:{parts[2]}:{parts[1]}"  # the order of MATLAB and Julia is START:STEP:STOP
+    unit = Decimal(1).scaleb(min(0, *(int(number.as_tuple().exponent) for number in (start, stop))))
+    return f"{parts[0]}:{parts[1]}:{unit if start <= stop else -unit:f}"
+
+
+def _reaches_second_value(start: Decimal, stop: Decimal, step: Decimal) -> bool:
+    return 0 < abs(step) <= abs(stop - start) and (stop - start) * step > 0
 
 
 def _integer_range(name: str, item: str, left: str, right: str) -> Axis:

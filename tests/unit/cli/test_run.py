@@ -48,6 +48,32 @@ def test_a_sweep_makes_one_task_per_combination(pilotfish: CommandLine, master: 
     assert "pilotfish results 1" in said.out
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("x=1-10", "x=1..10"),
+        ("x=1-3,8,10-12", "x=1..3,8,10..12"),
+        ("x=1 2 3", "x=1,2,3"),
+        ("x=1, 2.5, 3e-4", "x=1,2.5,3e-4"),
+        ("x={1..3}", "x=1..3"),
+        ("x={1..9..2}", "x=1:9:2"),
+        ("x={a,b}", "x=a,b"),
+    ],
+)
+def test_values_that_look_like_several_values_of_another_program_get_a_note(pilotfish: CommandLine, typed: str, meant: str) -> None:
+    said = pilotfish("run", "--dry-run", "--param", typed, "--", "echo", "{x}")
+    assert said.status == 0
+    assert said.err.startswith(f"note: --param {shlex.quote(typed)} ") and said.err.endswith(f": --param {meant}\n")
+    assert pilotfish("run", "--quiet", "--dry-run", "--param", typed, "--", "echo", "{x}").err == ""
+
+
+@pytest.mark.parametrize(
+    "typed", ["x=10-1", "x=2024-01-05", "x=a b", "x=a-b,1", 'x="1-10"', "x={name}", "x=1,2", "x=1..3", "x=new york, rome"]
+)
+def test_values_without_another_meaning_get_no_note(pilotfish: CommandLine, typed: str) -> None:
+    assert pilotfish("run", "--dry-run", "--param", typed, "--", "echo", "{x}").err == ""
+
+
 def test_zip_and_tables_work_on_the_command_line(pilotfish: CommandLine, master: FakeMaster) -> None:
     Path("t.csv").write_text("a,b\n1,x\n2,y\n")
     pilotfish("run", "--zip", "--params-from", "t.csv", "--param", "c=7,8", "--", "echo", "{a}{b}{c}")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
@@ -206,6 +207,30 @@ def parse_parameter(text: str) -> Axis:
     if all(isinstance(part, ListedValues) for part in parts):
         return ListedValues((name,), [row for part in parts for row in part])
     return chained(name, parts)
+
+
+_NUMBER = r"[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?"
+HABITS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    (r"\{-?\d+\.\.-?\d+\}", lambda values: values[1:-1]),
+    (r"\{-?\d+\.\.-?\d+\.\.-?\d+\}", lambda values: values[1:-1].replace("..", ":")),
+    (r"\{[^{}]*,[^{}]*\}", lambda values: values[1:-1]),
+    (rf"(?=.*\s){_NUMBER}([,\s]\s*{_NUMBER})+", lambda values: re.sub(r"[,\s]\s*", ",", values)),
+    (r"(?=.*-)\d+(-\d+)?(,\d+(-\d+)?)*", lambda values: values.replace("-", "..")),
+)
+"""Values as the shell and Slurm write them, and how they are written here: ``{1..3}`` in quotes, ``1 2 3``, ``1, 2`` and ``1-10``."""
+
+
+def likely_parameter(text: str) -> str:
+    """Returns the ``name=values`` that the user probably meant if the values are texts that look like a list or range of another program.
+    Otherwise returns an empty text."""
+    name, _, values = text.partition("=")
+    for pattern, convert in HABITS:
+        if re.fullmatch(pattern, values):
+            meant = f"{name}={convert(values)}"
+            with suppress(BadInput):  # 10-1 is no range
+                parse_parameter(meant)
+                return meant
+    return ""
 
 
 def _refuse_decimal_commas(name: str, values: str) -> None:

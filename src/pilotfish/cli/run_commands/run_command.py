@@ -21,6 +21,7 @@ import msgspec
 
 from pilotfish import plugins
 from pilotfish.applications.input_files import digests
+from pilotfish.applications.sweeps.sweep import likely_parameter, parse_parameter
 from pilotfish.applications.task_options import TaskOptions
 from pilotfish.cli.commands.log_commands import show_single
 from pilotfish.cli.commands.report_command import show_report
@@ -226,6 +227,7 @@ def run_request(request: RunRequest) -> int:
     outputs = plan_outputs(request, source, bool(request.keep) or bool(request.outputs) or source.has_undirected_files)
     screen = Screen.of()
     _warn_of_withheld(request, source)
+    _warn_of_texts(request)
     if source.literal_braces:
         text = f"{request.task_list}, {source.literal_braces} is not replaced: a task list has no values"
         Screen.of(sys.stderr).line(f"warning: {clean(text)}. For a task per value: pilotfish run --each-line FILE -- COMMAND {{}}")
@@ -272,6 +274,16 @@ def _warn_of_withheld(request: RunRequest, source: TaskSource) -> None:
         Screen.of(sys.stderr).line(
             f"note: the tasks do not get {what} like a secret. Pass {'it' if len(names) == 1 else 'them'}: {options}"
         )
+
+
+def _warn_of_texts(request: RunRequest) -> None:
+    """Print a note for parameters whose values are texts, but look like a list or range of another program."""
+    for text in () if request.quiet else request.parameters:
+        meant = likely_parameter(text)
+        if meant:
+            values = [repr(value) for (value,) in parse_parameter(text)]
+            what = f"value{'s' * (len(values) > 1)} {', '.join(values[:3])}{', …' * (len(values) > 3)}"
+            Screen.of(sys.stderr).line(clean(f"note: --param {shlex.quote(text)} has the {what}. If you meant others: --param {meant}"))
 
 
 _DO = ("does", "do")

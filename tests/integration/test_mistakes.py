@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.cli.main import invoke
+from pilotfish.cli.terminal.corrections import FEATURES_ELSEWHERE
 from pilotfish.cli.terminal.error_messages import BAD_INPUT, CANNOT
 
 pytestmark = pytest.mark.xdist_group("mistakes")
@@ -184,6 +185,19 @@ MISTAKES = [
         "pilotfish run --param 't=\"10:30:00\",\"11:00:00\"' -- echo '{t}'",
     ),
     ("run -p fast -- true", "pilotfish run has no option -p", "pilotfish site --help"),
+    ("run --retry 2 -- true", "pilotfish run has no option --retry", "pilotfish run --retries 2 -- true"),
+    ("run --time-limit 5m -- true", "pilotfish run has no option --time-limit", "pilotfish run --time 5m -- true"),
+    ("run --dry-run --gres=gpu:a100:2 -- true", "pilotfish run has no option --gres", "pilotfish run --dry-run --gpus 2 -- true"),
+    ("run --halt now,fail=3 -- true", "pilotfish run has no option --halt", "pilotfish run --max-failures 3 -- true"),
+    ("run --background -- true", "pilotfish run has no option --background", "pilotfish run --detach -- true"),
+    ("run --force -- true", "pilotfish run has no option --force", "pilotfish run --overwrite -- true"),
+    ("run --link -- echo {1} {2} ::: a b ::: c d", "no option --link", "pilotfish run --zip -- echo '{1}' '{2}' ::: a b ::: c d"),
+    ("run --joblog log.csv -- true", "pilotfish run has no option --joblog", "pilotfish results --joblog"),
+    ("run --results out -- true", "pilotfish run has no option --results", "pilotfish results --save out"),
+    ("run --resume-failed -- true", "pilotfish run has no option --resume-failed", "pilotfish run --resume -- true"),
+    ("run --chdir=/tmp -- true", "pilotfish run has no option --chdir", "cd /tmp"),
+    ("run --wrap 'echo a; echo b'", "pilotfish run has no option --wrap", "pilotfish run -- sh -c 'echo a; echo b'"),
+    ("results --failed", "pilotfish results has no option --failed", "pilotfish tasks --state failed"),
     ("squeue", "there is no command 'squeue'", "pilotfish status"),
     ("wait 1", "there is no command 'wait'", "pilotfish attach 1"),
     ("scancel 1", "there is no command 'scancel'", "pilotfish cancel 1"),
@@ -346,10 +360,16 @@ def test_a_mistake_is_answered_with_a_command_that_works(
         ("run plots.dag", "plots.dag, line 1: 'plt.sub': no such file", "Did you mean 'plot.sub'?"),
         ("run case.dag", "case.dag, line 3: there is no node 'simb'", "Did you mean 'simB'?"),
         ("results 1 --pool defualt", "pool 'defualt' has no runs yet", "Did you mean 'default'?"),
+        ("run --colsep , -- echo {1} :::: values.txt", "run has no option --colsep", FEATURES_ELSEWHERE["--colsep"]),
+        ("run --tag -- true", "run has no option --tag", FEATURES_ELSEWHERE["--tag"]),
+        ("run -k -- true", "run has no option -k", FEATURES_ELSEWHERE["--tag"]),
+        ("run --keep-order -- true", "run has no option --keep-order", FEATURES_ELSEWHERE["--tag"]),
+        ("run --dependency afterok:1 -- true", "run has no option --dependency", FEATURES_ELSEWHERE["--dependency"]),
+        ("run --export=ALL -- true", "run has no option --export", FEATURES_ELSEWHERE["--export"]),
         ("run keyword.dag", "keyword.dag, line 2: unknown keyword 'VAR'", "Did you mean 'VARS'?"),
     ],
 )
-def test_a_misspelt_name_is_answered_with_the_similar_name(
+def test_a_wrong_name_is_answered_with_the_name_that_serves_the_purpose(
     here: Path, capfd: pytest.CaptureFixture[str], typed: str, message: str, hint: str
 ) -> None:
     capfd.readouterr()

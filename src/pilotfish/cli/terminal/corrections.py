@@ -74,6 +74,18 @@ def _array(text: str) -> str | None:
     return "i=" + re.sub(r"(\d+)-(\d+)", r"\1..\2", text) if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text) else None
 
 
+def _gpus(text: str) -> str | None:
+    """Converts generic resources of Slurm to a number of GPUs: ``gpu:2`` and ``gpu:a100:2`` to 2, and ``gpu`` to 1."""
+    found = re.fullmatch(r"gpu(?::[a-zA-Z]\w*)?(?::(\d+))?", text)
+    return (found[1] or "1") if found else None
+
+
+def _halt(text: str) -> str | None:
+    """Converts a condition of GNU parallel to a number of failed tasks: ``now,fail=3`` to 3."""
+    found = re.fullmatch(r"(?:now|soon),fail=(\d+)", text)
+    return found[1] if found else None
+
+
 def _as_typed(text: str) -> str:
     return text
 
@@ -84,18 +96,36 @@ OPTIONS_ELSEWHERE: dict[str, tuple[str, Conversion]] = {
     **dict.fromkeys(("-j", "--jobs", "-P", "--max-procs", "--processes"), ("--local-cores", _as_typed)),
     **dict.fromkeys(("-c", "--cpus-per-task", "--cpus", "-n", "--ntasks", "--ntasks-per-node"), ("--cores", _as_typed)),
     **dict.fromkeys(("--mem", "--mem-per-cpu"), ("--memory", _slurm_megabytes)),
-    **dict.fromkeys(("--timeout", "--walltime"), ("--time", _as_typed)),
+    **dict.fromkeys(("--timeout", "--walltime", "--time-limit"), ("--time", _as_typed)),
+    "--retry": ("--retries", _as_typed),
+    "--gres": ("--gpus", _gpus),
+    "--halt": ("--max-failures", _halt),
+    "--background": ("--detach", _as_typed),
+    "--force": ("--overwrite", _as_typed),
+    "--link": ("--zip", _as_typed),
+    "--resume-failed": ("--resume", _as_typed),
     "-t": ("--time", _slurm_minutes),
     **dict.fromkeys(("-J", "--job-name"), ("--name", _as_typed)),
     **dict.fromkeys(("-a", "--arg-file"), ("--each-line", _as_typed)),
     "--array": ("--param", _array),
     "-N": ("--nodes", _as_typed),
-    "--colsep": ("--params-from", _as_typed),
     **dict.fromkeys(("--dryrun", "--just-print"), ("--dry-run", _as_typed)),
     **dict.fromkeys((f"--{state}" for state in TASK_STATES), ("--state", _as_typed)),
 }
 """Options of GNU parallel, xargs, make and Slurm. Each option has the option of Pilotfish with the same purpose, and the conversion of its
 value. Names of task states are values of ``--state``."""
+FEATURES_ELSEWHERE = {
+    "--colsep": "For one task per row of a table with column names, and {NAME} for a value: --params-from FILE.csv",
+    "--joblog": "After the run: pilotfish results --joblog",
+    "--results": "After the run: pilotfish results --save VALUE",
+    **dict.fromkeys(("--tag", "--keep-order", "-k"), "The output of each task is kept. In the order of the tasks: pilotfish logs RUN"),
+    "--chdir": "Change to this directory before you run pilotfish: cd VALUE",
+    "--dependency": "Put the tasks into a task list, with id= and after=: pilotfish run --tasks FILE",
+    "--wrap": "Write the command after --: pilotfish run -- sh -c VALUE",
+    "--export": "Tasks get the environment of this command, so leave it out. To set a variable: --env NAME=VALUE",
+}
+"""Options of GNU parallel and Slurm whose purpose is served by something else than an option of ``pilotfish run``. In the hint, the value
+of the option replaces VALUE at the end."""
 SITE_OPTIONS = frozenset({"-p", "--partition", "-q", "--qos", "--queue", "-A", "--account"})
 """Options of batch systems that are no options of Pilotfish, but keys of a site, such as ``queue``."""
 
@@ -107,6 +137,11 @@ def suggest_option(name: str, known: Sequence[click.Parameter], elsewhere: Colle
     ours, convert = OPTIONS_ELSEWHERE.get(name, ("", _as_typed))
     if ours in options:
         return _replaced_option(name, ours, convert, options[ours], arguments)
+    if name in FEATURES_ELSEWHERE and "--param" in options:
+        _, value, _ = _find_option(name, arguments)
+        return re.sub(r"(?<= )VALUE$", lambda _: shlex.quote(value) if value else "VALUE", FEATURES_ELSEWHERE[name])
+    if ours == "--state":
+        return f"List these tasks: pilotfish tasks --state {name[2:]}"
     if name in SITE_OPTIONS:
         return "It is a key of the site, such as queue or account: pilotfish site --help"
     if name.lstrip("-") in {parameter.name for parameter in known if isinstance(parameter, click.Argument)}:
@@ -122,17 +157,22 @@ def _replaced_option(name: str, ours: str, convert: Conversion, parameter: click
         return Correction(hint, name, "", (ours, name[2:]))
     if getattr(parameter, "is_flag", False):
         return Correction(hint, name, ours)
+    word, typed, words = _find_option(name, arguments)
+    value = convert(typed) if word else None
+    return hint if value is None else Correction(hint, word, "", (ours, value), words)
+
+
+def _find_option(name: str, arguments: Sequence[str]) -> tuple[str, str, int]:
+    """Returns the typed word of an option, the value of the option, and the number of words of both."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     for word, after in zip(options, [*options[1:], ""], strict=True):
         if word == name:
-            value = convert(after)
-            return hint if value is None else Correction(hint, name, "", (ours, value), 2)
+            return word, after, 2
         # In ``-j2``, there is no space between the letter and the value.
         joined = word[len(name) :] if word.startswith(name) and (len(name) == 2 or word[len(name)] == "=") else ""
         if joined:
-            value = convert(joined.removeprefix("="))
-            return hint if value is None else Correction(hint, word, "", (ours, value))
-    return hint
+            return word, joined.removeprefix("="), 1
+    return "", "", 0
 
 
 def correct_value(parameter: click.Parameter, arguments: Sequence[str], hint: str) -> str:

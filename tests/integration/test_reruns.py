@@ -103,7 +103,7 @@ def test_a_fixed_module_is_used_and_a_function_of_the_main_program_is_named(typi
     (typist.directory / "case").write_text("7")
     (typist.directory / "factor.py").write_text("TWO = 2\n")
     again = typist.type("rerun")
-    note = "note: the main program defined own, part, Model.solve, which runs as it was"
+    note = "note: the main program defined own, part, Model.solve, which run as they were"
     assert f"Changed since the last try: model.py, case\n{note}" in again.out, again
     found = [(row["state"], row.get("value")) for row in rows(typist, "1")]
     assert found == [("done", 6), ("failed", None), ("done", 7), *[("failed", None)] * 2, ("done", 14)]

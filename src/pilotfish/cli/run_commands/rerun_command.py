@@ -86,8 +86,7 @@ def _show_start(screen: Screen, prepared: PreparedRerun) -> None:
         screen.line(f"Changed since the last try: {clean(', '.join(shown_files(changed)))}")
     if prepared.unchanged_functions:
         names = ", ".join(shown_files(list(prepared.unchanged_functions)))
-        screen.line(
-            f"note: the main program defined {clean(names)}, which runs as it was; to use its current code, start the program again"
-        )
+        which = "which runs as it was" if len(prepared.unchanged_functions) == 1 else "which run as they were"
+        screen.line(f"note: the main program defined {clean(names)}, {which}; to use its current code, start the program again")
     if prepared.deleted:
         screen.line(f"note: {plural(prepared.deleted, 'cancelled task')} cannot run again, because their arguments were deleted")

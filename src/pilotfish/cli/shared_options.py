@@ -83,6 +83,12 @@ def timeout_option(function: Decorated) -> Decorated:
     )
 
 
+def note_time_unit(limit: str | None) -> None:
+    """Print a note about a time limit without a unit, because such a time limit of Slurm is in minutes."""
+    if limit is not None and limit.isdecimal():
+        print(f"note: --time {limit} is {limit} seconds. For minutes: --time {limit}m", file=sys.stderr)
+
+
 # --- former names ---------------------------------------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,14 @@ def test_values_without_another_meaning_get_no_note(pilotfish: CommandLine, type
     assert pilotfish("run", "--dry-run", "--param", typed, "--", "echo", "{x}").err == ""
 
 
+def test_a_time_limit_without_a_unit_gets_a_note_because_slurm_counts_minutes(pilotfish: CommandLine, master: FakeMaster) -> None:
+    note = "note: --time 10 is 10 seconds. For minutes: --time 10m\n"
+    assert pilotfish("run", "--time", "10", "--", "false").err.startswith(note)
+    assert pilotfish("rerun", "1", "--time", "10").err.startswith(note)
+    for words in (("--time", "10s"), ("--time", "10", "--quiet"), ()):
+        assert pilotfish("run", *words, "--", "true").err == ""
+
+
 def test_zip_and_tables_work_on_the_command_line(pilotfish: CommandLine, master: FakeMaster) -> None:
     Path("t.csv").write_text("a,b\n1,x\n2,y\n")
     pilotfish("run", "--zip", "--params-from", "t.csv", "--param", "c=7,8", "--", "echo", "{a}{b}{c}")

@@ -12,7 +12,7 @@ from pilotfish.cli import completions
 from pilotfish.cli.named_subjects import read_subjects
 from pilotfish.cli.run_commands.attach_command import follow, show_outcome
 from pilotfish.cli.run_commands.dag_rescue import keep_rescue_of
-from pilotfish.cli.shared_options import json_option, pool_option, sites_option
+from pilotfish.cli.shared_options import json_option, note_time_unit, pool_option, sites_option
 from pilotfish.cli.terminal.screen import Screen, clean, plural
 from pilotfish.client.descriptions.site_selection import read_selection
 from pilotfish.client.rerun_preparation import LIMITS, PreparedRerun, prepare_rerun, shown_files
@@ -47,6 +47,8 @@ def rerun(subjects: tuple[str, ...], state: str | None, detach: bool, quiet: boo
     master = connect(options["pool"])
     wanted = _selected(master, subjects, state)
     prepared = prepare_rerun(master, wanted, limits)
+    if not quiet:
+        note_time_unit(options["time"])
     row = find_run(master, str(prepared.run))
     selection.switch(master.ask)
     prepared.send(master, selection.names or None)

@@ -28,7 +28,7 @@ from pilotfish.cli.commands.report_command import show_report
 from pilotfish.cli.completions import complete_site
 from pilotfish.cli.run_commands.attach_command import RunOutcome, exit_status_of, final_status, follow, show_outcome
 from pilotfish.cli.run_commands.live_output import LiveOutput
-from pilotfish.cli.shared_options import deadline_option, json_option, old_option, pool_option, share_option
+from pilotfish.cli.shared_options import deadline_option, json_option, note_time_unit, old_option, pool_option, share_option
 from pilotfish.cli.terminal.progress import READING_S, DelayedStatusLine, show_hashing
 from pilotfish.cli.terminal.screen import Screen, clean, plural
 from pilotfish.client.application_environment import save_environment
@@ -120,7 +120,7 @@ class RunCommandLine(click.Command):
 )
 @click.option("--gpus", type=click.FloatRange(min=0), metavar="N", help="GPUs per task.")
 @click.option("--resource", "resources", multiple=True, metavar="NAME=AMOUNT", help="Amount of a custom resource per task. Repeatable.")
-@click.option("--time", "time_limit", metavar="DURATION", help="Time limit per task, such as 90s or 1h30m.")
+@click.option("--time", "time_limit", metavar="DURATION", help="Time limit per task, such as 90s or 1h30m; without a unit, seconds.")
 @click.option(
     "--signal", "warn_signal", metavar="SIGNAL", help="Signal, such as USR1, that a task gets 60 s before the walltime of its worker ends."
 )
@@ -228,6 +228,7 @@ def run_request(request: RunRequest) -> int:
     screen = Screen.of()
     _warn_of_withheld(request, source)
     _warn_of_texts(request)
+    note_time_unit(None if request.quiet else request.time_limit)
     if source.literal_braces:
         text = f"{request.task_list}, {source.literal_braces} is not replaced: a task list has no values"
         Screen.of(sys.stderr).line(f"warning: {clean(text)}. For a task per value: pilotfish run --each-line FILE -- COMMAND {{}}")

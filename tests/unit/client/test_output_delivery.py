@@ -320,3 +320,22 @@ def test_the_file_of_a_task_that_ran_again_is_later_than_that_of_a_later_run(poo
     assert deliver_at(pool, 2, 200.0, b"old").files == 1, "a missing file is copied"
     assert deliver_at(pool, 1, 300.0, again).error() is None
     assert (home / "x/f").read_bytes() == again
+
+
+@pytest.mark.parametrize(
+    ("directories", "shown"),
+    [
+        (["run-8"], "run-8/"),
+        (["frames/a", "frames/b"], "frames/"),
+        (["run-8", "means/a", "means/b"], "means/, run-8/"),
+        ([".", "means"], "./, means/"),
+        (["a", "b", "c", "d", "e"], "a/, b/, c/ and 2 more"),
+        (["."], "./"),
+    ],
+)
+def test_the_places_of_files_without_a_common_directory_are_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, directories: list[str], shown: str
+) -> None:
+    monkeypatch.chdir(home)
+    found = DeliveredFiles(8, files=12, directories={str((home / name).resolve()) for name in directories})
+    assert found.describe() == f"12 files in {shown}"

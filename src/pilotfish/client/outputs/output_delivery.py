@@ -29,6 +29,9 @@ from pilotfish.client.outputs.task_output import TaskOutput, fetch_outputs
 from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.errors import BadInput, PilotfishError, TaskFailed
 
+SHOWN_DIRECTORIES = 3
+"""Maximum number of directories in the line that says where the output files are."""
+
 
 @dataclass(slots=True)
 class DeliveredFiles:
@@ -59,7 +62,7 @@ class DeliveredFiles:
 
     def describe(self) -> str:
         """Returns a line such as ``2 files in run-1/``. Returns an empty text if there are no files."""
-        parts = [f"{_count(self.files)} in {self.directory}/"] if self.files else []
+        parts = [f"{_count(self.files)} in {self._places()}"] if self.files else []
         parts += [f"{_count(self.stayed)} stayed on the workers: pilotfish data {self.run}"] if self.stayed else []
         if self.newer:
             first, many = next(iter(self.newer)), len(self.newer) > 1
@@ -81,6 +84,15 @@ class DeliveredFiles:
         common = os.path.commonpath(self.directories) if self.directories else ""
         relative = os.path.relpath(common) if common else "."
         return common if relative.startswith("../") or relative == ".." else relative
+
+    def _places(self) -> str:
+        """Returns the directory of the files as text. If the only common directory is the current directory, names the directories in it
+        that have the files."""
+        if self.directory != ".":
+            return f"{self.directory}/"
+        names = sorted({os.path.relpath(directory).partition("/")[0] for directory in self.directories})
+        more = len(names) - SHOWN_DIRECTORIES
+        return ", ".join(f"{name}/" for name in names[:SHOWN_DIRECTORIES]) + (f" and {more:,} more" if more > 0 else "")
 
     def as_data(self) -> dict[str, object]:
         return {"files": self.files, "files_at": self.directory if self.files else None, "not_overwritten": [*self.kept_back, *self.newer]}

@@ -68,3 +68,17 @@ def test_an_output_that_an_unsuccessful_task_changed_is_made_again(shell: Shell,
     write(right)
     refused = shell.type("run", "--resume", *command)
     assert refused.returncode == 2 and "b.csv changed after task 3.1 had made it" in refused.stderr
+
+
+def test_a_script_that_is_an_input_is_named_once(shell: Shell) -> None:
+    post = shell.directory / "scripts" / "post.sh"
+    post.parent.mkdir()
+    post.write_text(f"echo a >> {shell.log}\n")
+    (shell.directory / "data.txt").write_text("1")
+    command = ("--input", "scripts/post.sh", "--input", "data.txt", "--", "sh", "scripts/post.sh")
+    assert shell.run_plainly(*command) == ["a"]
+    with post.open("a") as file:
+        file.write("# edited\n")
+    assert "2.0 runs: scripts/post.sh changed since task 1.0\n" in shell.run(*command)[1]
+    (shell.directory / "data.txt").write_text("2")
+    assert "3.0 runs: the input data.txt changed since task 2.0\n" in shell.run(*command)[1]

@@ -108,7 +108,7 @@ class ReuseReasons:
             return "arguments", *self._parameters.compare(task.id, nearest)
         if changed:
             names = self._differences.find(task, nearest, bytes.fromhex(row.get("code", "")))
-            text = f"{' and '.join(names.get(part) or _CHANGED[part] for part in changed)} changed"
+            text = f"{' and '.join(dict.fromkeys(names.get(part) or _CHANGED[part] for part in changed))} changed"
             return changed[0], f"{text} since task {nearest}", text
         if state in ("done", "others"):
             return self._other_tasks(task, nearest, is_equal=state == "done")
@@ -211,14 +211,17 @@ class _Differences:
         the names of files, inputs or variables that differ. A key without known differences is left out. ``earlier_code``: the short hash
         of the earlier program."""
         new, old = self._of(task.id), self._of(earlier)
-        inputs = _different(new.files, old.files) or sorted(task.inputs)
         variables = _different(new.variables, old.variables)
         program = self._changed_program(task, earlier, earlier_code) or changed_modules(old.modules, new.modules)
+        inputs = _different(new.files, old.files) or sorted(task.inputs)
+        others = [name for name in inputs if not any(path.endswith(f"/{name}") for path in program)]
         texts = {}
         if program:
             texts["code"] = ", ".join(shown_files(program))
-        if inputs:
-            texts["inputs"] = f"the input {inputs[0]}" if len(inputs) == 1 else f"one of the inputs {', '.join(inputs[:5])}"
+        if program and (not others or (len(others) < len(inputs) and new.files == old.files)):
+            texts["inputs"] = texts["code"]  # a script that is an input is named once
+        elif others:
+            texts["inputs"] = f"the input {others[0]}" if len(others) == 1 else f"one of the inputs {', '.join(others[:5])}"
         if variables:
             texts["environment"] = f"the variable{'s' * (len(variables) > 1)} {', '.join(variables[:5])}"
         return texts

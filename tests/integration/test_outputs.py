@@ -112,6 +112,18 @@ def test_a_task_that_exceeds_its_time_limit_or_misses_an_output_delivers_the_oth
     assert (here / "run-2/0/log.txt").read_text() == "all\n"
 
 
+def test_a_misspelt_output_is_answered_with_the_names_of_the_files_and_no_rerun(typist: Typist) -> None:
+    words = ["run", "--output", "sumary.json", "--", "sh", "-c", "echo 1 > summary.json; echo 2 > trajectory.csv"]
+    left = "it left 'summary.json', 'trajectory.csv'; did you mean 'summary.json'?"
+    fix = "run it again with the right name in --output"
+    single = typist.type(*words)
+    assert single.status == 1 and left in single.err + single.out and f"fix         {fix}" in single.err + single.out, single
+    several = typist.type("run", "--times", "2", *words[1:])
+    for said in (single, several, typist.type("why", "1"), typist.type("why", "2"), typist.type("why", "2.0")):
+        assert fix in said.out + said.err and left in said.out + said.err, said
+        assert "rerun" not in said.out + said.err, said
+
+
 def test_output_files_named_as_streams_are_saved_beside_the_streams(typist: Typist) -> None:
     script = "echo data > stdout; mkdir stderr; echo trace > stderr/1; echo printed; echo told >&2"
     said = typist.type("run", "--output", "stdout", "--output", "stderr/*", "--", "sh", "-c", script)

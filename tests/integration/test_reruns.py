@@ -120,7 +120,7 @@ def test_a_rerun_is_called_a_fix_only_if_it_reads_a_file_again(typist: Typist) -
     (here / "script.py").write_text("import nosuchmod\n")
     (here / "main.py").write_text("from pilotfish import Run\n\nwith Run() as run:\n    run.submit(lambda: 1 / 0)\n")
     again = {
-        "1": ("run", "--local-cores", "1", "--output", "x", "--", "true"),
+        "1": ("run", "--local-cores", "1", "--", "false"),
         "2": ("run", "--", sys.executable, "-c", "import nosuchmod"),
         "3": ("run", "--", "sh", "-c", "nosuchprogram"),
         "4": ("run", "--", sys.executable, "script.py"),

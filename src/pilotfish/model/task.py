@@ -126,6 +126,8 @@ NO_DIRECTORY = "no-directory"
 
 MISSING_INPUT = "missing-input"
 """Cause of failure: the worker cannot get an input."""
+MISSING_OUTPUT = "missing-output"
+"""Cause of failure: the task did not leave an output."""
 DISK = "disk"
 """Cause of failure: the worker's disk is full."""
 

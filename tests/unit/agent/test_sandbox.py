@@ -86,11 +86,29 @@ def test_outputs_are_regular_files_only_and_links_are_not_followed(sandbox: Sand
         "door/secret": f"'door' is a link: {only}",
         "pipe": f"'pipe' is a pipe: {only}",
         "directory": "'directory' is a directory with no file in it that could come back",
-        "plain/nothing": "the task did not leave the file 'plain/nothing', which was declared as its output",
+        "plain/nothing": "the task did not leave the file 'plain/nothing', which was declared as its output; it left 'plain'",
     }.items():
         assert sandbox.collect([name], 1000) == ([], [], ["missing-output", "task", said])
     assert sandbox.collect(["*"], 1000) == ([["plain", 0o644]], [b"plain"], None)
     assert sandbox.collect(["**"], 1000)[0] == [["plain", 0o644]]
+
+
+def test_a_missing_output_is_told_with_the_files_that_the_task_left_itself(sandbox: Sandbox) -> None:
+    def left_beside(*patterns: str) -> str:
+        failure = sandbox.collect(patterns, 1000).failure
+        assert failure is not None and failure[0] == "missing-output"
+        return failure[2].partition("its output")[2]
+
+    sandbox.write_file("data/eco.json", 0o644, b"x")
+    assert left_beside("sumary.json") == ""
+    box = Path(sandbox.path)
+    for name in ("a", "b", "c", "d", "trajectory.csv"):
+        (box / name).write_text("x")
+    assert left_beside("sumary.json") == "; it left 'a', 'b', 'c', 'd', 'trajectory.csv'"
+    (box / "data/summary.json").write_text("x")
+    near = "; did you mean 'data/summary.json'?"
+    assert left_beside("data/sumary.json") == f"; it left 'data/summary.json', 'a', 'b', 'c', 'd', ...{near}"
+    assert left_beside("?", "trajectory.csv", "data/sumary.json", "absent") == f"; it left 'data/summary.json'{near}"
 
 
 def test_patterns_find_files_at_their_depth_and_each_once(sandbox: Sandbox) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.core.explain.rerun_advice import rerun_command
+from pilotfish.core.explain.rerun_advice import fix_with_options, rerun_command
 from pilotfish.model.states import TASK_STATES
 from pilotfish.model.task import Failure
 from pilotfish.portable.payload_format import unpack
@@ -177,6 +177,15 @@ def test_what_must_fail_again_is_not_advised() -> None:
     assert rerun_command(3, [{"cause": "exit"}], some_cancelled=True) == "pilotfish rerun 3"
     assert rerun_command(3, [{"cause": "exit"}, {"cause": "dependency"}]) == "pilotfish rerun 3 --failed"
     assert rerun_command(3, [{"cause": "no-directory"}, {"cause": "version"}, {"cause": "dependency"}]) == ""
+    assert rerun_command(3, [{"cause": "missing-output"}]) == ""
+    assert rerun_command(3, [{"cause": "missing-output"}, {"cause": "exit"}]) == "pilotfish rerun 3 --failed"
+
+
+def test_options_are_advised_if_they_help_all_tasks() -> None:
+    assert "--output" in fix_with_options([{"cause": "missing-output"}, {"cause": "dependency"}, {"cause": "missing-output"}])
+    assert "--sandbox" in fix_with_options([{"cause": "no-directory"}])
+    for causes in ((), ("exit",), ("dependency",), ("exit", "missing-output"), ("no-directory", "missing-output")):
+        assert fix_with_options([{"cause": cause} for cause in causes]) == ""
 
 
 def test_a_rerun_is_advised_with_twice_the_largest_limit_that_was_reached() -> None:

@@ -373,7 +373,7 @@ def test_tasks_whose_directory_the_nodes_lack_are_not_offered_to_be_run_so_once_
         if task.failure is not None:
             task.failure = Failure(NO_DIRECTORY, "site", "there is no directory '/mine' on node n1")
     said = pilotfish("attach")
-    assert "Fix:            --sandbox " in said.out and "--input FILE" in said.out
+    assert "Fix:           run it again with --sandbox " in said.out and "--input FILE" in said.out
     assert "rerun" not in said.out and "logs" not in said.out
 
 

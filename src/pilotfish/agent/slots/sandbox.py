@@ -11,7 +11,7 @@ import fnmatch
 import os
 import stat
 from contextlib import contextmanager
-from typing import Any, Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...portable.failures import AttemptError, Failure, describe_limit, is_limit
 from ...portable.transfer.cache_directory import content_path
@@ -27,6 +27,10 @@ MAX_LEVELS = 50
 """Deeper directories are removed in several passes, because each level needs an open descriptor."""
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 MISSING_OUTPUT = "missing-output"
+MAX_LISTED = 5
+"""Maximum number of files that the message about a missing output names."""
+MAX_COMPARED = 1000
+"""Maximum number of files among which a name similar to that of a missing output is searched."""
 _MAGIC = frozenset("*?[")
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
@@ -44,6 +48,7 @@ class Sandbox:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._inputs: Set[str] = set()
         try:
             os.makedirs(path, 0o700)
         except OSError as error:
@@ -110,6 +115,7 @@ class Sandbox:
     def _entry(self, name: str) -> Iterator[Tuple[int, str]]:
         """Yields the open parent directory of a name, and the last component of the name. Makes missing parent directories."""
         parts = name_parts(name)
+        self._inputs.add(name)
         directory = -1
         try:
             directory = os.open(self.path, DIRECTORY)
@@ -142,7 +148,7 @@ class Sandbox:
         left = min(max_bytes, MAX_INLINE_TOTAL_BYTES) if outbox else max_bytes
         failure: Optional[Failure] = None
         try:
-            for output in outputs_in(self.path, patterns):
+            for output in outputs_in(self.path, patterns, self._inputs):
                 readable = not outbox or (max_bytes > 0 and output.name not in separate)
                 content = _read(output, min(MAX_INLINE_BYTES, left) if outbox else left) if readable else None
                 if content is not None:
@@ -165,7 +171,7 @@ class Sandbox:
 
     def names(self, patterns: Sequence[str]) -> Dict[str, None]:
         """Returns the names of the regular files that the patterns match. A pattern without wildcards must match a file."""
-        return {output.name: None for output in outputs_in(self.path, patterns)}
+        return {output.name: None for output in outputs_in(self.path, patterns, self._inputs)}
 
     def remove(self) -> None:
         """Deletes the directory, also if it is very deep or has parts that are not readable."""
@@ -334,9 +340,10 @@ def disk_error(what: str, error: OSError) -> AttemptError:
     return AttemptError("missing-input", "user", "%s: %s" % (what, error.strerror))
 
 
-def missing_output(name: str, instead: str = "") -> AttemptError:
-    """Returns the failure for a missing output. ``instead``: the message if an entry has this name but is no readable regular file."""
-    message = instead or "the task did not leave the file %r, which was declared as its output" % name
+def missing_output(name: str, instead: str = "", others: str = "") -> AttemptError:
+    """Returns the failure for a missing output. ``instead``: the message if an entry has this name but is no readable regular file.
+    ``others``: a description of the other files."""
+    message = instead or "the task did not leave the file %r, which was declared as its output%s" % (name, others)
     return AttemptError(MISSING_OUTPUT, "task", message)
 
 
@@ -355,11 +362,11 @@ class OutputFile(NamedTuple):
         return os.fstat(self.descriptor)
 
 
-def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
+def outputs_in(path: str, patterns: Sequence[str], inputs: Container[str] = ()) -> Iterator[OutputFile]:
     """Yields each matching file once. Closes it when the next file is requested. A pattern without wildcards must match a file: if it does
-    not, raises AttemptError after the last file of the other patterns."""
-    seen = set()
-    missing: Optional[AttemptError] = None
+    not, raises AttemptError after the last file of the other patterns. The message names files that are no ``inputs``."""
+    seen: Set[str] = set()
+    missing: Dict[str, str] = {}
     for pattern in patterns:
         found = False
         for output in _walk_directory(path, None, "", name_parts(pattern)):
@@ -371,9 +378,32 @@ def outputs_in(path: str, patterns: Sequence[str]) -> Iterator[OutputFile]:
             finally:
                 os.close(output.descriptor)
         if not found and not _MAGIC.intersection(pattern):
-            missing = missing or missing_output(pattern, _describe_entry(path, name_parts(pattern)))
-    if missing is not None:
-        raise missing
+            missing[pattern] = _describe_entry(path, name_parts(pattern))
+    for name, instead in missing.items():
+        others = "" if instead else _describe_others(path, name, lambda left: left not in seen and left not in inputs)
+        raise missing_output(name, instead, others)
+
+
+def _describe_others(path: str, missing: str, counts: Callable[[str], bool]) -> str:
+    """Describes the files that a task left instead of the output ``missing``. ``counts``: returns whether to describe a file."""
+    left: List[str] = []
+    try:
+        for output in _walk_directory(path, None, "", ["**"]):
+            os.close(output.descriptor)
+            if counts(output.name):
+                left.append(output.name)
+            if len(left) == MAX_COMPARED:
+                break
+    except (AttemptError, OSError):
+        pass  # the other files are only a help
+    if not left:
+        return ""
+    import difflib
+
+    near = difflib.get_close_matches(missing, left, 1, 0.75)
+    shown = [*near, *(name for name in left if name not in near)][:MAX_LISTED]
+    more = ", ..." if len(left) > len(shown) else ""
+    return "; it left %s%s%s" % (", ".join(map(repr, shown)), more, "; did you mean %r?" % near[0] if near else "")
 
 
 def _walk(directory: int, prefix: str, parts: List[str]) -> Iterator[OutputFile]:

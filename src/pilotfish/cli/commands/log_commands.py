@@ -20,7 +20,7 @@ from pilotfish.cli.terminal.screen import Screen, clean, plural
 from pilotfish.client.descriptions.task_descriptions import named_task, with_commands
 from pilotfish.client.outputs.task_output import TaskOutput, failure_note, fetch_output, fetch_outputs
 from pilotfish.client.session import END, PoolSession, all_tasks, connect_read_only, find_run, manager_log, task_name
-from pilotfish.core.explain.rerun_advice import rerun_command
+from pilotfish.core.explain.rerun_advice import fix_with_options, rerun_command
 from pilotfish.portable.output_marks import CAP, mark
 
 POLL_S = 0.3
@@ -169,8 +169,10 @@ def show_single(master: PoolSession, task: str, live: LiveOutput) -> int:
     note = failure_note(failure) if failure else row["state"]
     screen.line(f"Task {task} " + clean(note if note.startswith(row["state"]) else f"{row['state']}: {note}"))
     screen.line(f"  why         pilotfish why {task}")
-    command = rerun_command(row["run"], [failure]) if failure and row["state"] == "failed" else ""
-    if command:
+    failures = [failure] if failure and row["state"] == "failed" else []
+    if fix := fix_with_options(failures):
+        screen.line(f"  fix         {clean(fix)}")
+    elif failures and (command := rerun_command(row["run"], failures)):
         screen.line(f"  rerun       {command}")
     return SOME_FAILED
 

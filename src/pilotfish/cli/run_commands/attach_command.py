@@ -22,7 +22,7 @@ from pilotfish.client.outputs.output_delivery import DeliveredFiles, deliver_out
 from pilotfish.client.outputs.task_output import failure_note, failure_with_output, fetch_output, last_line
 from pilotfish.client.session import PoolSession, RunUpdate, connect, find_run, state_of_run, why_manager_failed
 from pilotfish.client.waiting_reasons import HOPELESS, QUEUED, SITES_AT_FAULT, STARTING, is_hopeless, reason_codes
-from pilotfish.core.explain.rerun_advice import rerun_command
+from pilotfish.core.explain.rerun_advice import fix_with_options, rerun_command
 from pilotfish.errors import PilotfishError
 from pilotfish.model.states import FAILED
 from pilotfish.model.task import DEPENDENCY, NO_DIRECTORY
@@ -316,15 +316,13 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
         rows = [{**failure, "parameters": text} for failure, text in zip(outcome.failures, outcome.parameters, strict=True)]
         screen.table(with_parameters(screen, FAILURE_COLUMNS, rows), rows)
         screen.line(f"All failures:  pilotfish tasks {run} --state failed")
-        causes = {failure.get("cause", "") for failure in outcome.failures}
-        if causes - {DEPENDENCY} == {NO_DIRECTORY}:
-            # The commands logs and rerun would not help here: the task wrote nothing, and it would fail again in the same way.
-            screen.line("Fix:            --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs")
-        else:
+        if {failure["cause"] for failure in outcome.failures} - {DEPENDENCY} != {NO_DIRECTORY}:  # such a task wrote nothing
             screen.line(f"Output:        pilotfish logs {outcome.failures[0]['task']}")
-            command = rerun_command(run, outcome.failures, some_cancelled=bool(counts.get("cancelled")))
-            if command:
-                screen.line(f"Rerun:         {command}")
+        command = rerun_command(run, outcome.failures, some_cancelled=bool(counts.get("cancelled")))
+        if fix := fix_with_options(outcome.failures):
+            screen.line(f"Fix:           {clean(fix)}")
+        elif command:
+            screen.line(f"Rerun:         {command}")
 
 
 def show_left(screen: Screen, outcome: RunOutcome) -> None:

@@ -10,13 +10,18 @@ import msgspec
 
 from pilotfish.core.state import Task
 from pilotfish.model.quantities import enough_bytes, enough_seconds
-from pilotfish.model.task import DEPENDENCY, MEMORY, NO_DIRECTORY, UNIT
+from pilotfish.model.task import DEPENDENCY, MEMORY, MISSING_OUTPUT, NO_DIRECTORY, UNIT
 
 NEW_LIMITS = {"oom": ("--memory", enough_bytes), "time": ("--time", enough_seconds)}
 """For each cause of failure: the option that a rerun needs, and the function that writes the value of this option."""
 MISSING_FILE_HINT = "if a file is missing in its private directory, run it again with --input FILE"
-PERMANENT = frozenset({NO_DIRECTORY, "version"})
+PERMANENT = frozenset({NO_DIRECTORY, MISSING_OUTPUT, "version"})
 """Causes that a rerun cannot remove: the tasks need different options or a different version of Python."""
+NEW_OPTIONS = {
+    NO_DIRECTORY: "run it again with --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs",
+    MISSING_OUTPUT: "run it again with the right name in --output (out= in a task list, outputs= in Python)",
+}
+"""For each cause of failure that different options remove: these options."""
 
 
 def failure_row(task: Task) -> dict[str, Any] | None:
@@ -26,6 +31,13 @@ def failure_row(task: Task) -> dict[str, Any] | None:
     limits = {"time": task.shape.time_s, "oom": dict(task.shape.needs).get(MEMORY, 0) / UNIT}
     limit = limits.get(task.failure.cause)
     return {**msgspec.structs.asdict(task.failure), **({"limit": limit} if limit else {})}
+
+
+def fix_with_options(failures: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the options with which the tasks of a run have to run again. ``failures``: see ``failure_row``. Returns an empty text if
+    different options are not known to help all tasks."""
+    fixes = {NEW_OPTIONS.get(failure["cause"], "") for failure in failures if failure["cause"] != DEPENDENCY}
+    return fixes.pop() if len(fixes) == 1 else ""
 
 
 def rerun_command(run: int, failures: Iterable[Mapping[str, Any]], some_cancelled: bool = False) -> str:

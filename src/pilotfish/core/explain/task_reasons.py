@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotfish.core.data import data_reasons
 from pilotfish.core.explain.reasons import Reason, answer, count, make_reason, show_amount
-from pilotfish.core.explain.rerun_advice import MISSING_FILE_HINT, command_to_resume, failure_row, rerun_command
+from pilotfish.core.explain.rerun_advice import MISSING_FILE_HINT, command_to_resume, failure_row, fix_with_options, rerun_command
 from pilotfish.core.explain.site_reasons import credential_rows, never_long_enough, site_reasons, state_reason, too_few_nodes
 from pilotfish.core.state import FailureCounts, Run, Task, TaskShape, Worker
 from pilotfish.core.tasks import run_deadlines
@@ -104,14 +104,13 @@ def _waits_for_limit(task: Task) -> Reason:
 
 
 def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
-    if failure.cause == NO_DIRECTORY:
-        return ["run it again with --sandbox, and --input for its files"]
     if failure.cause == MISSING_INPUT:
         return data_reasons.fixes_for_missing_input(machine, task)
     root = _root_of_failure(task) if failure.cause == DEPENDENCY else task
     look = f"logs {show_task(task.id)}" if root is task else f"why {show_task(root.id)}"
     failures = [row for row in (failure_row(root) or failure_row(task),) if row]
-    return [text for text in (f"pilotfish {look}", rerun_command(task.shape.run.id, failures)) if text] + _missing_file_hint(task)
+    advice = (fix_with_options(failures), f"pilotfish {look}", rerun_command(task.shape.run.id, failures))
+    return [text for text in advice if text] + _missing_file_hint(task)
 
 
 def _missing_file_hint(task: Task) -> list[str]:
@@ -518,8 +517,11 @@ def _failed(run: Run) -> Reason:
     text = f"{failed:,} of {count(len(run.tasks), 'task')} failed{share} [{cause}], such as {name}: {_note(example)}"
     text += f"; and {dependents:,} that needed {'it' if causes.total() == 1 else 'those that failed'}" if dependents else ""
     text += _given_up(run)
-    again = rerun_command(run.id, filter(None, map(failure_row, by_limit.values())), some_cancelled=bool(run.counts[CANCELLED]))
+    failures = [row for row in map(failure_row, by_limit.values()) if row]
+    again = rerun_command(run.id, failures, some_cancelled=bool(run.counts[CANCELLED]))
+    fix = fix_with_options(failures)
     commands = [
+        *([fix] if fix else []),
         f"pilotfish tasks {run.id} --state failed",
         f"pilotfish logs {name}",
         *([again] if again else []),

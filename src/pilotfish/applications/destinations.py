@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from pilotfish.applications.safe_paths import check_name
-from pilotfish.errors import BadInput
+from pilotfish.errors import BadInput, Correction
 from pilotfish.model.contents import MAGIC
 
 _SEPARATOR = re.compile(r"(?<!=)=(?!=)")
+_FILE_WITH_SUFFIX = re.compile(r".*\.[A-Za-z]\w*")
+_SLURM_PLACEHOLDER = re.compile(r"%[0-9]*[AaJjNnstux](?![A-Za-z0-9])")
 
 
 def split_output(text: str) -> tuple[str, str]:
@@ -25,6 +28,27 @@ def split_output(text: str) -> tuple[str, str]:
     if destination == "" or not name:
         raise BadInput(f"--output {text}: the {'destination' if name else 'name'} is empty", "write --output NAME=DESTINATION")
     return name.replace("==", "="), (destination or "").replace("==", "=")
+
+
+def check_typed_outputs(names: Sequence[str], option: str, typed: str, command: Sequence[str]) -> None:
+    """Raises BadInput for values of ``--output`` or ``--keep`` that are no names of files: several names with commas, and Slurm's names for
+    the printed output of a job, such as ``slurm-%j.out``. ``typed``: the whole command line. A name that occurs in ``command`` is valid."""
+    for text in names:
+        name, destination = split_output(text)
+        if any(name in word for word in command):
+            continue
+        several = name.split(",")
+        if len(several) > 1 and all(map(_FILE_WITH_SUFFIX.fullmatch, several)):
+            words = [word for each in several for word in (option, each)]
+            fix = f"Repeat the option: {shlex.join(words)}; for one file with this name: {option} {shlex.quote(name.replace(',', '?'))}"
+            correction = Correction(fix, text, "", words[1:]) if not destination else fix
+            raise BadInput(f"{option} {text}: it takes one name, and there are {len(several)}", correction)
+        if placeholder := _SLURM_PLACEHOLDER.search(name):
+            fix = "Leave it out. What a task prints is stored: pilotfish logs"
+            joined = f"{option}={text}" in typed
+            correction = Correction(fix, f"{option}={text}", "") if joined else Correction(fix, option, "", (), 2)
+            what = f"{placeholder[0]!r} is a placeholder of Slurm, and {option} names a file that the task writes itself"
+            raise BadInput(f"{option} {text}: {what}", correction)
 
 
 def check_destination(name: str, destination: object, field: str) -> str:

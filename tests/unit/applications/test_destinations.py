@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pilotfish.applications.destinations import check_destination, check_destinations, destination_of, known_destination, split_output
+from pilotfish.applications.destinations import (
+    check_destination,
+    check_destinations,
+    check_typed_outputs,
+    destination_of,
+    known_destination,
+    split_output,
+)
 from pilotfish.errors import BadInput
 
 
@@ -13,6 +20,18 @@ def test_the_first_single_equals_sign_separates_name_and_destination() -> None:
     assert split_output("frame.png=frames/alpha=1.png") == ("frame.png", "frames/alpha=1.png")
     assert split_output("alpha==1.dat") == ("alpha=1.dat", "")
     assert split_output("alpha==1.dat=results/") == ("alpha=1.dat", "results/")
+
+
+def test_a_comma_or_a_percent_sign_in_a_plausible_name_is_allowed() -> None:
+    names = ["x=0.5,y==1.0", "a,b.csv", "frame_1.0,2.0", "50%", "a%20b.txt", "*.csv"]
+    check_typed_outputs(names, "--output", "", ["./sim"])
+    check_typed_outputs(["a.csv,b.json", "log-%j.out"], "--output", "", ["./sim", "--files=a.csv,b.json", "log-%j.out"])
+
+
+@pytest.mark.parametrize("text", ["a.csv,b.json", "a.csv,b.json,c.txt=d/", "log-%j.out", "%x_%A.log=d/"])
+def test_a_name_that_no_program_writes_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match=r"one name|placeholder of Slurm"):
+        check_typed_outputs([text], "--output", "", ["./sim"])
 
 
 @pytest.mark.parametrize("text", ["a=", "=b"])

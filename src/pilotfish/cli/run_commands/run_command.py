@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from pilotfish import plugins
+from pilotfish.applications.destinations import check_typed_outputs
 from pilotfish.applications.input_files import digests
 from pilotfish.applications.sweeps.sweep import likely_parameter, parse_parameter
 from pilotfish.applications.task_options import TaskOptions
@@ -221,6 +222,8 @@ def run_request(request: RunRequest) -> int:
         return run_application(command[0], command[1:], request)
     if len(command) == 1 and not request.after_dashes:
         _refuse_list(command[0])
+    for option, names in (("--output", request.outputs), ("--keep", request.keep)):
+        check_typed_outputs(names, option, request.typed, command)
     source = make_source(request, _environment(request), PastOutputs(request.pool))
     task_options = request.task_options()
     check_local_cores(request)

@@ -26,7 +26,7 @@ def _corrected_words(arguments: Sequence[str], hint: Correction) -> list[str]:
     # Words after ``--`` belong to the program of the user, so they are not corrected.
     end = arguments.index("--") if hint.wrong.startswith("-") and "--" in arguments else len(arguments)
     typed, others = list(arguments[:end]), arguments[end:]
-    if hint.words:
+    if hint.words or hint.replaced > 1:
         place = typed.index(hint.wrong) if typed.count(hint.wrong) == 1 else -1
         return [*typed[:place], *hint.words, *typed[place + hint.replaced :], *others] if place >= 0 else []
     word = re.compile(rf"(?<![\w.]){re.escape(hint.wrong)}(?![\w.])")
@@ -126,6 +126,8 @@ FEATURES_ELSEWHERE = {
 }
 """Options of GNU parallel and Slurm whose purpose is served by something else than an option of ``pilotfish run``. In the hint, the value
 of the option replaces VALUE at the end."""
+STREAM_OPTIONS = frozenset({"-o", "-e", "--error"})
+"""Options of batch systems that name the files for the printed output of a job."""
 SITE_OPTIONS = frozenset({"-p", "--partition", "-q", "--qos", "--queue", "-A", "--account"})
 """Options of batch systems that are no options of Pilotfish, but keys of a site, such as ``queue``."""
 
@@ -144,6 +146,8 @@ def suggest_option(name: str, known: Sequence[click.Parameter], elsewhere: Colle
         return f"List these tasks: pilotfish tasks --state {name[2:]}"
     if name in SITE_OPTIONS:
         return "It is a key of the site, such as queue or account: pilotfish site --help"
+    if name in STREAM_OPTIONS:
+        return "What a task prints is stored: pilotfish logs"
     if name.lstrip("-") in {parameter.name for parameter in known if isinstance(parameter, click.Argument)}:
         return Correction("Leave out the name of the option.", name, "")
     if name in elsewhere:

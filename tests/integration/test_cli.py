@@ -115,6 +115,18 @@ def test_a_request_that_nothing_meets_is_told_and_kept(typist: Typist) -> None:
     assert typist.type("cancel", "1").out == "Cancelled run 1: 1 task that had not ended.\n"
 
 
+def test_a_detached_request_that_nothing_meets_is_told_at_submission(typist: Typist) -> None:
+    (typist.directory / "flow.py").write_text("def run(tasks):\n    tasks.add(['echo'], gpus=1)\n")
+    typist.type("run", "--", "true")  # now the pool has a worker
+    for words, lack in {("--cores", "1000", "--", "echo"): "1000 cores asked for", ("flow.py",): "1 gpu asked for"}.items():
+        said = typist.type("run", "--detach", "--quiet", *words)
+        assert said.status == 3 and said.out.strip().isdecimal() and lack in said.err and "  fix:" in said.err, said
+    typist.type("cancel", "2")
+    again = typist.type("rerun", "2", "--detach")
+    assert again.status == 3 and "1000 cores asked for" in again.err, again
+    assert typist.type("run", "--detach", "--", "sleep", "60").status == 0
+
+
 def test_tail_follows_a_running_task_to_its_end(typist: Typist) -> None:
     gate = typist.directory / "gate"
     script = f"echo one; while ! test -e {gate}; do sleep 0.02; done; echo two"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pilotfish.cli.terminal.error_messages import NOT_STARTED
 from tests.integration.terminal import Said, Typist
 from tests.support.scripted_master import eventually
 
@@ -33,8 +34,10 @@ class Obedient(Typist):
         return json.loads(self.do(*words, "--json"))
 
     def begin(self, *words: str) -> int:
-        """Start a detached run. Returns its number."""
-        return int(self.do("run", "--detach", *words).split()[1].rstrip(":"))
+        """Start a detached run, possibly one that nothing can run yet. Returns its number."""
+        said = self.type("run", "--detach", *words)
+        assert said.status in (0, NOT_STARTED), (words, said)
+        return int(said.out.split()[1].rstrip(":"))
 
     def hear_why(self, run: int, code: str, words: str = "") -> Reason:
         """Wait for a reason with this code and these words in its text."""

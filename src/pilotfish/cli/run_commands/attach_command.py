@@ -30,6 +30,7 @@ from pilotfish.model.task import DEPENDENCY, NO_DIRECTORY
 POLL_S = 0.1
 ASK_WHY_AFTER_S = 0.3
 ASK_WHY_AGAIN_S = 5.0
+CHECK_DETACHED_S = 2.0
 RECOUNT_S = 1.0
 SHOWN_FAILURES = 5
 INCOMPLETE = "incomplete"
@@ -256,6 +257,21 @@ def follow(
         outcome.timing.elapsed_s = time.monotonic() - started
     follower.conclude()
     return outcome
+
+
+def status_of_detached(master: PoolSession, run: int) -> int:
+    """Return the exit status of a command that does not follow its run: NOT_STARTED if nothing can run the tasks, otherwise 0. If nothing
+    can run the tasks, print the reasons. Wait at most CHECK_DETACHED_S for the first worker of the pool."""
+    began = time.monotonic()
+    while True:
+        answer = master.ask("why", run=run)
+        hopeless, waited_s = is_hopeless(master, answer), time.monotonic() - began
+        if not hopeless and (STARTING not in reason_codes(answer) or waited_s >= CHECK_DETACHED_S):
+            return 0
+        if hopeless and waited_s >= ASK_WHY_AFTER_S:
+            show_reasons(Screen.of(sys.stderr), answer)
+            return NOT_STARTED
+        time.sleep(POLL_S)
 
 
 def exit_status_of(outcome: RunOutcome) -> int:

@@ -10,7 +10,7 @@ import click
 
 from pilotfish.cli import completions
 from pilotfish.cli.named_subjects import read_subjects
-from pilotfish.cli.run_commands.attach_command import follow, show_outcome
+from pilotfish.cli.run_commands.attach_command import follow, show_outcome, status_of_detached
 from pilotfish.cli.run_commands.dag_rescue import keep_rescue_of
 from pilotfish.cli.shared_options import json_option, note_time_unit, pool_option, sites_option
 from pilotfish.cli.terminal.screen import Screen, clean, plural
@@ -59,7 +59,7 @@ def rerun(subjects: tuple[str, ...], state: str | None, detach: bool, quiet: boo
         if as_json:
             files = list(prepared.changed_files)
             screen.json({"run": prepared.run, "tasks": len(prepared.tasks), "changed_files": files, "state": "submitted"})
-        return 0
+        return status_of_detached(master, prepared.run)
     started = time.monotonic()
     outcome = follow(master, prepared.run, quiet=quiet or as_json)
     outcome.timing.elapsed_s = time.monotonic() - started  # only the time of this rerun, not of the whole run

@@ -27,7 +27,7 @@ from pilotfish.applications.task_options import TaskOptions
 from pilotfish.cli.commands.log_commands import show_single
 from pilotfish.cli.commands.report_command import show_report
 from pilotfish.cli.completions import complete_site
-from pilotfish.cli.run_commands.attach_command import RunOutcome, exit_status_of, final_status, follow, show_outcome
+from pilotfish.cli.run_commands.attach_command import RunOutcome, exit_status_of, final_status, follow, show_outcome, status_of_detached
 from pilotfish.cli.run_commands.live_output import LiveOutput
 from pilotfish.cli.shared_options import deadline_option, json_option, note_time_unit, old_option, pool_option, share_option
 from pilotfish.cli.terminal.progress import READING_S, DelayedStatusLine, show_hashing
@@ -253,7 +253,7 @@ def run_request(request: RunRequest) -> int:
         _show_reused(session, resume, number, request)
     if request.detach:
         _show_detached(screen, number, source.count, request)
-        return 0
+        return status_of_detached(session, number)
     live = LiveOutput(session, f"{number}.0") if source.count == 1 else None
     follow_live = live is not None and not request.report and not request.as_json
     outcome = follow(session, number, request.silent, source.costs(), started, live if follow_live else None)
@@ -509,7 +509,7 @@ def _run_loaded(
             _show_reused(session, resume, number, request)
     if request.detach:
         _show_detached(screen, number, len(loaded.tasks) if loaded.tasks is not None else None, request)
-        return 0
+        return status_of_detached(session, number)
     outcome = follow(session, number, quiet=request.silent, started=started)
     if ended is not None:
         ended(session, outcome)

@@ -112,7 +112,7 @@ def test_a_task_that_exceeds_its_time_limit_or_misses_an_output_delivers_the_oth
     assert (here / "run-2/0/log.txt").read_text() == "all\n"
 
 
-def test_a_misspelt_output_is_answered_with_the_names_of_the_files_and_no_rerun(typist: Typist) -> None:
+def test_a_misspelt_output_is_answered_with_the_names_of_the_files_and_no_plain_rerun(typist: Typist) -> None:
     words = ["run", "--output", "sumary.json", "--", "sh", "-c", "echo 1 > summary.json; echo 2 > trajectory.csv"]
     left = "it left 'summary.json', 'trajectory.csv'; did you mean 'summary.json'?"
     fix = "run it again with the right name in --output"
@@ -121,7 +121,8 @@ def test_a_misspelt_output_is_answered_with_the_names_of_the_files_and_no_rerun(
     several = typist.type("run", "--times", "2", *words[1:])
     for said in (single, several, typist.type("why", "1"), typist.type("why", "2"), typist.type("why", "2.0")):
         assert fix in said.out + said.err and left in said.out + said.err, said
-        assert "rerun" not in said.out + said.err, said
+        assert "correct the program: pilotfish rerun" in said.out + said.err, "a rerun helps if the name was right"
+        assert "Rerun:" not in said.out and "--failed" not in said.out + said.err, said
 
 
 def test_output_files_named_as_streams_are_saved_beside_the_streams(typist: Typist) -> None:

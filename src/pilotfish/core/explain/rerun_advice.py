@@ -19,7 +19,8 @@ PERMANENT = frozenset({NO_DIRECTORY, MISSING_OUTPUT, "version"})
 """Causes that a rerun cannot remove: the tasks need different options or a different version of Python."""
 NEW_OPTIONS = {
     NO_DIRECTORY: "run it again with --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs",
-    MISSING_OUTPUT: "run it again with the right name in --output (out= in a task list, outputs= in Python)",
+    MISSING_OUTPUT: "run it again with the right name in --output (out= in a task list, outputs= in Python); "
+    "if the program did not write the file, correct the program: pilotfish rerun",
 }
 """For each cause of failure that different options remove: these options."""
 

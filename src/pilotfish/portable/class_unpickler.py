@@ -5,10 +5,11 @@ the process, but overwrites its attributes with those in the pickle. With this m
 
 - The id of a class contains its module and name. An object in a result gets the class that the reader (the program or a call) has under
   this name, even if the result comes from an earlier start of the program. So comparisons, ``isinstance`` and ``except`` work.
-- A result never changes a class that the reader has. The pickle of the result also contains the class and its attributes in the slot, for
-  readers that do not have the class.
-- A slot has one class for all versions of a class of the main program. Each call gets the version that it was submitted with. While the
-  version stays the same, the slot keeps what earlier calls have assigned to attributes of the class.
+- A result never changes a class that the reader has. For readers that do not have the class, the pickle of the result also contains the
+  class, with the attributes that it had in the slot.
+- If there are several versions of a class of the main program, a slot still has only one class object for all of them. Each call gets the
+  version that it was submitted with. While the version stays the same, the slot keeps what earlier calls have assigned to attributes of the
+  class.
 """
 
 from __future__ import annotations

@@ -263,7 +263,8 @@ def _remove_tree(path: str) -> None:
 
 
 def _remove_below(directory: int, name: str, root: int, levels: int) -> None:
-    """Deletes one entry, if possible. Moves a directory that is too deep to ``root``, where ``_remove_tree`` finds it later."""
+    """Deletes one entry, if possible. If a directory is too deep, moves it to ``root``, where ``_remove_tree``
+    finds it later."""
     try:
         os.unlink(name, dir_fd=directory)
         return

@@ -151,8 +151,8 @@ class SurroundingsWatch:
 class CallEncoder:
     """Encodes calls that have the same task options. Each call becomes a spec number and a payload.
 
-    ``reuses_results``: whether a call can get the result of an equal call. In this case, the large values that a function uses are compared
-    before each call, so that a call with a changed value does not get an old result.
+    ``reuses_results``: whether a call can get the result of an equal call. If it can, the large values that a function uses are
+    compared with their earlier versions before each call, so that a call with a changed value does not get an old result.
     """
 
     inherits = True

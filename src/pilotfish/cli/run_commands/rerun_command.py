@@ -36,8 +36,9 @@ from pilotfish.errors import BadInput
 def rerun(subjects: tuple[str, ...], state: str | None, detach: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Run failed and cancelled tasks of a run again.
 
-    RUN is the number or name of a run; by default the last run. A task is RUN.INDEX, such as 3.17, and 3.5-9 are five tasks; give tasks
-    of one run. The tasks keep their run and their numbers, so pilotfish results shows the last attempt of each task.
+    RUN is the number or name of a run; by default the last run. A task is RUN.INDEX, such as 3.17, and 3.5-9 are five tasks. All
+    selected tasks must belong to one run. The tasks keep their run and their numbers, so pilotfish results shows the last attempt of each
+    task.
 
     The tasks use the current versions of input files, scripts and imported modules; the command prints which files changed. Two kinds of
     tasks run too: tasks that never ran because they need a selected task, and failed or cancelled tasks that a selected task needs.

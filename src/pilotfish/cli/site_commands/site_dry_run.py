@@ -34,7 +34,7 @@ class SiteUnreachable(PilotfishError):
 
 
 def _digest(pool: str) -> str:
-    """Return the digest of the pool's secret, which is a part of the names of pilot batches. Return zeros if the pool does not exist
+    """Return the digest of the pool's secret. The names of pilot batches contain this digest. Return zeros if the pool does not exist
     yet."""
     from pilotfish.store.keyring import open_keyring, pool_digest
 

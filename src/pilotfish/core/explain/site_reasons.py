@@ -143,7 +143,7 @@ def too_few_nodes(machine: Machine, shape: TaskShape, fitting: list[Worker]) -> 
     most = max(together.values(), default=0)
     if most >= shape.nodes:
         return None
-    text = f"it asks for {shape.nodes} nodes of one pilot, and {most or 'none'} of the present ones belong together"
+    text = f"it asks for {shape.nodes} nodes of one pilot, but no present pilot has {f'more than {most}' if most else 'a node'}"
     return make_reason("too-few-nodes", text, "ask for less (--nodes)", "pilotfish site add NAME --backend slurm")
 
 

@@ -36,7 +36,7 @@ def test_the_files_of_a_killed_client_arrive_where_it_would_have_put_them(typist
     gate.touch()
     attached = typist.type("attach", "1")
     assert attached.status == 0, attached
-    assert attached.out.endswith("4 files in ./\n")
+    assert attached.out.endswith("4 files in frames/, run-1/\n")
     assert [(typist.directory / f"frames/00{number}.png").read_text() for number in (1, 2)] == ["1\n", "2\n"]
     assert (typist.directory / "run-1/1/large").stat().st_size == 100_000
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.applications.sweeps import tables
-from pilotfish.applications.sweeps.sweep import Sweep, make_sweep, parse_parameter, split_lists
+from pilotfish.applications.sweeps.sweep import Sweep, likely_parameter, make_sweep, parse_parameter, split_lists
 from pilotfish.applications.sweeps.tables import SMALL_FILE_BYTES
 from pilotfish.applications.sweeps.task_list_file import read_task_file
 from pilotfish.errors import BadInput
@@ -351,3 +351,9 @@ def test_a_large_pipe_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(BadInput, match="--each-line: more than 0 MiB from /dev/zero"):
         make_sweep(each_line="/dev/zero")
     os.close(read)
+
+
+def test_a_long_list_that_is_no_list_of_numbers_is_recognised_at_once() -> None:
+    numbers = ",".join(str(number) for number in range(1000, 5000))
+    assert likely_parameter(f"case={numbers}, base") == ""
+    assert likely_parameter("case=1000 1100 .5 2e3") == "case=1000,1100,.5,2e3"

@@ -209,7 +209,8 @@ def parse_parameter(text: str) -> Axis:
     return chained(name, parts)
 
 
-_NUMBER = r"[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
+"""Matches each number in only one way. Otherwise a long list that is no list of numbers would take hours."""
 HABITS: tuple[tuple[str, Callable[[str], str]], ...] = (
     (r"\{-?\d+\.\.-?\d+\}", lambda values: values[1:-1]),
     (r"\{-?\d+\.\.-?\d+\.\.-?\d+\}", lambda values: values[1:-1].replace("..", ":")),

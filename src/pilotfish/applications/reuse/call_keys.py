@@ -104,8 +104,8 @@ class _ContentHasher(FunctionPickler):
         names = [list(code.co_names), list(code.co_varnames), list(code.co_freevars), list(code.co_cellvars)]
         return [*counts, *names, code.co_code, getattr(code, "co_exceptiontable", b""), list(code.co_consts), code.co_qualname]
 
-    def _note(self, name: str | None) -> None:
-        if name:
+    def _note(self, name: object) -> None:
+        if name and isinstance(name, str):  # a class can have a property with the name __module__
             self.packages.add(name.partition(".")[0])
 
 

@@ -13,8 +13,8 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from glob import escape, glob, iglob
-from itertools import chain, islice
+from glob import escape, glob
+from itertools import islice
 
 from pilotfish.applications.calls.import_statements import imports_in_source
 from pilotfish.applications.calls.own_modules import modules_below, next_check
@@ -38,8 +38,10 @@ _WRITTEN = re.compile(
 because ``>`` is no redirection there. In these matches, the group is empty."""
 _CODE_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 _SEPARATORS = re.compile(r"(?:\$\w+|[\s'\"`;|&<>(){}\[\]=,:$@])+")
-_PATTERN = re.compile(r"(?=.*[*?])(?=.*[\w/])")
-"""Matches a word with a pattern of file names, such as ``data/*.csv``, but not the ``*`` of a multiplication."""
+_FILE_NAME = re.compile(r"[\w.+-]*/[\w./+-]*\w|[\w+-]+(\.\w+)*\.[A-Za-z]\w*")
+"""Matches a word that is probably the name of a file, because it has a directory or a suffix."""
+MAX_NAMES = 200
+"""Maximum number of file names that are read from a script in another language than the shell and Python."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _RUN_MODULE = re.compile(r"\s-m\s+([\w.]+)")
 _CHANGE_DIRECTORY = re.compile(r"\bcd\s+['\"]?([^\s;|&'\"]+)")
@@ -163,13 +165,12 @@ class KnownModules:
 class ProgramSearch:
     """Finds the files of a program. ``directory``: the current directory of its tasks. ``path``: directories of programs (PATH).
     ``python_path``: directories of Python modules, in addition to the directory of a script. ``modules``: the results of earlier searches
-    for modules. The search gives three results:
+    for modules. The search gives these results:
 
     - ``found``: the programs, scripts and own modules.
     - ``libraries``: the directories in which the Python interpreters of the program have their installed packages.
     - ``commands``: other programs in PATH that the scripts name.
-    - ``named``: other files that the scripts name, also by a pattern of the shell. Tasks possibly read or write them.
-    - ``directories``: directories of files that a pattern matches.
+    - ``named``: other files that the scripts name. Tasks possibly read or write them.
     """
 
     def __init__(
@@ -179,7 +180,6 @@ class ProgramSearch:
         self.libraries: dict[str, None] = {}
         self.commands: dict[str, None] = {}
         self.named: dict[str, None] = {}
-        self.directories: dict[str, None] = {}
         self._bases = {directory: None}
         self._path = path
         self._python_path = [os.path.join(directory, place) for place in python_path]
@@ -217,9 +217,12 @@ class ProgramSearch:
         elif is_python_script(file):
             self._scripts.append(file)
             self._add_interpreter(_interpreter_of(file))
-        elif "\0" not in (text := _read(file)):  # no compiled program
+        else:
             self._bases[os.path.dirname(os.path.realpath(file))] = None
-            self._add_text(text, _is_shell_script(file))
+            if _is_shell_script(file):
+                self._add_text(_read(file))
+            else:
+                self._add_names(_names_in(file, _size_and_time(file)))
 
     def _add_interpreter(self, first_line: str) -> None:
         for word in _SEPARATORS.split(first_line.removeprefix("#!")):
@@ -232,8 +235,6 @@ class ProgramSearch:
             found = (os.path.join(base, place) for base in [*self._bases] if place.strip("./~$"))
             self._bases.update(dict.fromkeys(islice(found, max(0, MAX_DIRECTORIES - len(self._bases)))))
         for word in words_in(text, is_shell):
-            if is_shell and _PATTERN.match(word):
-                self._add_matches(word)
             others, file = self.named, self._find(word)
             if file is None:
                 others, file = self.commands, _which(word, self._path)
@@ -248,14 +249,18 @@ class ProgramSearch:
         if "import" in text:
             self._imports.update(dict.fromkeys(imports_in_source(text, "")))
 
-    def _find(self, word: str) -> str | None:
-        return next((file for name in _names(word) for base in self._bases if is_file(file := os.path.join(base, name))), None)
+    def _add_names(self, names: Iterable[str]) -> None:
+        """Adds the files that a script in another language names. Searches the scripts among them, too."""
+        for file in filter(None, map(self._find, names)):
+            if file.endswith(SCRIPT_SUFFIXES) or _interpreter_of(file):
+                self._add_file(file)
+            else:
+                self.named[file] = None
 
-    def _add_matches(self, pattern: str) -> None:
-        places = (os.path.join(escape(base), name) for name in _names(pattern) for base in self._bases)
-        matches = list(islice(filter(is_file, chain.from_iterable(map(iglob, places))), MAX_FILES))
-        self.named.update(dict.fromkeys(matches))
-        self.directories.update(dict.fromkeys(map(os.path.dirname, matches)))
+    def _find(self, word: str) -> str | None:
+        # "$HERE/solve.py" becomes "/solve.py", so the word is also searched without its slash.
+        names = (word, word[1:]) if word[:1] == "/" else (word,)
+        return next((file for name in names if name for base in self._bases if is_file(file := os.path.join(base, name))), None)
 
     def _run_module(self, name: str) -> None:
         self._imports.update(dict.fromkeys(imports_in_source(f"import {name}, {name}.__main__", "")))
@@ -271,9 +276,21 @@ class ProgramSearch:
             yield from modules_below(*self._bases, *others).files_of(list(self._imports))
 
 
-def _names(word: str) -> tuple[str, ...]:
-    """Returns the names that a word may stand for: ``$HERE/solve.py`` becomes ``/solve.py``."""
-    return tuple(filter(None, (word, word[1:]))) if word[:1] == "/" else (word,)
+@lru_cache(maxsize=1024)
+def _names_in(file: str, version: object) -> tuple[str, ...]:
+    """Returns the words in the text of a script that are probably names of files. ``version``: a value that changes with the file, because
+    the answer is remembered: each task of a sweep over the text of ``sh -c`` counts as a new program."""
+    text = _read(file)
+    names = () if "\0" in text else filter(_FILE_NAME.fullmatch, words_in(text, is_shell=False))  # with \0, it is a compiled program
+    return tuple(islice(names, MAX_NAMES))
+
+
+def _size_and_time(file: str) -> tuple[int, int]:
+    try:
+        status = os.stat(file)
+        return status.st_size, status.st_mtime_ns
+    except OSError:
+        return 0, 0
 
 
 @lru_cache(maxsize=1024)

@@ -129,8 +129,8 @@ def parts_of_spec(spec: TaskSpec, code: bytes) -> SpecParts:
 class SharedHash(NamedTuple):
     """The data that tasks with equal specs and programs share.
 
-    ``files``: files of the program, other programs that its scripts start, and directories of named files. ``stamps``: their sizes and
-    times when the program was hashed. ``named``: see ``ProgramSearch``. ``change``: last change of a program file. It is NO_CHANGE for
+    ``files``: files of the program, and other programs that its scripts start. ``stamps``: their sizes and times when the program was
+    hashed. ``named``: see ``ProgramSearch``. ``change``: last change of a program file. It is NO_CHANGE for
     tasks with a sandbox, because the program files are packed at the submission. ``digest``: a hash object. For each task, a copy of this
     object gets the other parts of the task."""
 
@@ -246,7 +246,7 @@ class ExecutableKeys:
     def _make_shared(self, spec: SpecParts, words: tuple[str, ...]) -> SharedHash:
         search = spec.search(words, self._modules)
         hashed = (*search.found, *search.libraries)
-        files = (*hashed, *search.commands, *search.directories)
+        files = (*hashed, *search.commands)
         stamps = self._file_stamps(files)
         hashes = list(map(self._hash_file, search.found, stamps)) + list(map(self._hash_packages, search.libraries))
         code = hash_of(*hashes)

@@ -16,7 +16,7 @@ from pilotfish.applications.reuse.program_files import written_files
 from pilotfish.applications.task_needs import NO_CHANGE, LastChange, TaskNeeds
 from pilotfish.client.reuse.reuse_reasons import NewTask, NotReused, ReuseReasons
 from pilotfish.client.reuse.shared_outputs import SharedOutputs
-from pilotfish.client.reuse.unsuccessful_tasks import find_unsuccessful_writer
+from pilotfish.client.reuse.unsuccessful_tasks import UnsuccessfulTasks
 from pilotfish.client.session import PoolSession, all_tasks
 from pilotfish.errors import BadInput
 from pilotfish.model.contents import KEY_BYTES
@@ -49,6 +49,7 @@ class Resumption:
         self._outdated: dict[int, str] = {}
         """For each position of a task: the reason why its output files are not up to date."""
         self._shared_outputs: SharedOutputs | None = None
+        self._unsuccessful = UnsuccessfulTasks(session)
 
     def decide(self, made: Iterator[MadeTask], sandbox: bool, has_outputs: bool) -> Iterator[MadeTask]:
         """Marks the tasks that are allowed to get earlier results. With a sandbox, these are all tasks. A task without a sandbox runs
@@ -134,7 +135,7 @@ class Resumption:
                 latest = earlier["ended_at"] + CLOCK_S
                 if changed_at > latest and changed_at > latest + (ahead_s := _clock_ahead_s(path)):
                     changed_from = changed_at - CLOCK_S - ahead_s
-                    if writer := find_unsuccessful_writer(self._session, path, changed_from, changed_at + START_S):
+                    if writer := self._unsuccessful.writer_of(path, changed_from, changed_at + START_S):
                         return f"its output {path} was changed by the {writer}"
                     if not self._overwrites:
                         raise BadInput(

@@ -218,7 +218,7 @@ class _Differences:
         texts = {}
         if program:
             texts["code"] = ", ".join(shown_files(program))
-        if program and (not others or (len(others) < len(inputs) and new.files == old.files)):
+        if program and inputs and (not others or (len(others) < len(inputs) and new.files == old.files)):
             texts["inputs"] = texts["code"]  # a script that is an input is named once
         elif others:
             texts["inputs"] = f"the input {others[0]}" if len(others) == 1 else f"one of the inputs {', '.join(others[:5])}"

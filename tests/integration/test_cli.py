@@ -124,7 +124,9 @@ def test_a_detached_request_that_nothing_meets_is_told_at_submission(typist: Typ
     typist.type("cancel", "2")
     again = typist.type("rerun", "2", "--detach")
     assert again.status == 3 and "1000 cores asked for" in again.err, again
-    assert typist.type("run", "--detach", "--", "sleep", "60").status == 0
+    lines = ["def run(tasks):", "    tasks.add(['sleep', '60'])", "    tasks.add(['echo'], cores=1000)"]
+    (typist.directory / "flow.py").write_text("\n".join(lines))
+    assert typist.type("run", "--detach", "flow.py").status == 0, "a task of the run is running"
 
 
 def test_tail_follows_a_running_task_to_its_end(typist: Typist) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent import supervisor
-from pilotfish.agent.node.pending_results import AMBIGUOUS, AMBIGUOUS_ON_OWN_MACHINE
+from pilotfish.agent.node.pending_results import AMBIGUOUS, AMBIGUOUS_WITHOUT_BATCH
 from tests.unit.agent.test_agent_machine import WELCOME, assign, joined, of, ok, sent, starts
 
 END = 100.0
@@ -186,9 +186,9 @@ def test_the_time_of_a_pilot_runs_from_the_start_of_its_job(monkeypatch: pytest.
         assert "PILOTFISH_STARTED" not in os.environ, "tasks have no use for it"
 
 
-def test_on_the_users_machine_only_a_signal_delays_the_report_of_a_failure() -> None:
+def test_without_a_batch_system_only_a_signal_delays_the_report_of_a_failure() -> None:
     exited = (["exit", "task", "exit status 3"], 5, 0, 0, b"")
-    for ambiguous, reported in ((AMBIGUOUS, []), (AMBIGUOUS_ON_OWN_MACHINE, [2])):
+    for ambiguous, reported in ((AMBIGUOUS, []), (AMBIGUOUS_WITHOUT_BATCH, [2])):
         machine = joined()
         machine.results.ambiguous = ambiguous
         machine.received(assign((1, 1), (2, 1)), b"", 1.0)

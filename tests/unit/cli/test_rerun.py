@@ -182,10 +182,11 @@ def test_what_must_fail_again_is_not_advised() -> None:
 
 
 def test_options_are_advised_if_they_help_all_tasks() -> None:
-    assert "--output" in fix_with_options([{"cause": "missing-output"}, {"cause": "dependency"}, {"cause": "missing-output"}])
-    assert "--sandbox" in fix_with_options([{"cause": "no-directory"}])
+    assert "pilotfish rerun 3 --failed" in fix_with_options(3, [{"cause": "missing-output"}])
+    assert "--output" in fix_with_options(3, [{"cause": "missing-output"}, {"cause": "dependency"}, {"cause": "missing-output"}])
+    assert "--sandbox" in fix_with_options(3, [{"cause": "no-directory"}])
     for causes in ((), ("exit",), ("dependency",), ("exit", "missing-output"), ("no-directory", "missing-output")):
-        assert fix_with_options([{"cause": cause} for cause in causes]) == ""
+        assert fix_with_options(3, [{"cause": cause} for cause in causes]) == ""
 
 
 def test_a_rerun_is_advised_with_twice_the_largest_limit_that_was_reached() -> None:

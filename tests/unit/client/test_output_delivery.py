@@ -284,12 +284,12 @@ def test_equal_destinations_of_two_tasks_are_refused_before_the_start(pool: Path
         OutputDestinations(str(home), by_task={0: {"a": "x/a"}, 1: {"a": "x/"}}).check(pool)
 
 
-def deliver_at(pool: Path, run: int, submitted_at: float, data: bytes, overwrite: bool = False) -> DeliveredFiles:
+def deliver_at(pool: Path, run: int, started_at: float, data: bytes, overwrite: bool = False) -> DeliveredFiles:
     destinations = read_destinations(pool, run)
     assert destinations is not None
     delivery = OutputDelivery(pool, run, destinations, overwrite)
     with delivery.locked():
-        delivery.copy_task(0, {"f": StoredFile(data, size=len(data), name="f")}, submitted_at=submitted_at)
+        delivery.copy_task(0, {"f": StoredFile(data, size=len(data), name="f")}, started_at=started_at)
     return delivery.found
 
 

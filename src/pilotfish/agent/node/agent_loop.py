@@ -27,7 +27,7 @@ from .agent_machine import AgentMachine, WorkerOffer
 from .fetcher import Fetcher
 from .node_description import describe, gpu_names, readable, usable_cores, usable_memory
 from .peer_network import PeerNetwork
-from .pending_results import AMBIGUOUS_ON_OWN_MACHINE
+from .pending_results import AMBIGUOUS_WITHOUT_BATCH, BATCH_JOB_VARIABLES
 from .slot_pool import SlotPool
 from .slot_process import SlotProcess
 
@@ -69,8 +69,8 @@ class AgentLoop:
         self._credentials_path = credentials_path
         self._supervisor_pipe = settings["supervisor_pipe"]
         on_own_machine = bool(settings.get("home"))
-        if on_own_machine:
-            self.machine.results.ambiguous = AMBIGUOUS_ON_OWN_MACHINE
+        if on_own_machine and not any(name in os.environ for name in BATCH_JOB_VARIABLES):
+            self.machine.results.ambiguous = AMBIGUOUS_WITHOUT_BATCH
         self._has_peers = not (on_own_machine or settings.get("no_peers"))
         self._link: Optional[FrameLink] = None
         self._link_events = 0

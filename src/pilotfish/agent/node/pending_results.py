@@ -17,9 +17,11 @@ A produced content is [digest, size, at_master, at_worker, name, mode].
 MAX_FRAME_BYTES = 1 << 20
 MAX_FRAME_ITEMS = 2048
 AMBIGUOUS = ("exit", "killed", "slot-lost")
-AMBIGUOUS_ON_OWN_MACHINE = ("killed", "slot-lost")
-"""On the user's machine, no batch system ends the pilot, and a task seldom exits because of a signal. There, an exit with an error is
-reported at once: the core would be idle while the failure waits."""
+AMBIGUOUS_WITHOUT_BATCH = ("killed", "slot-lost")
+"""If no batch system ends the pilot, a task seldom exits because of a signal. Then an exit with an error is reported at once: the core
+would be idle while the failure waits."""
+BATCH_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "_CONDOR_JOB_AD")
+"""Environment variables of batch jobs. A master and the agents on its machine can run in a batch job."""
 AMBIGUOUS_S = 0.2
 """Seconds that an ambiguous failure waits before it is sent. A failure is ambiguous if the end of the pilot can be its cause: a batch
 system that ends a pilot sends signals to the agent and to its tasks. If the agent is stopped within this time, the failure is dropped,

@@ -30,7 +30,7 @@ MISSING_OUTPUT = "missing-output"
 MAX_LISTED = 5
 """Maximum number of files that the message about a missing output names."""
 MAX_COMPARED = 1000
-"""Maximum number of files among which a name similar to that of a missing output is searched."""
+"""Maximum number of files in a sandbox among which a name similar to that of a missing output is searched."""
 _MAGIC = frozenset("*?[")
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
@@ -389,11 +389,11 @@ def _describe_others(path: str, missing: str, counts: Callable[[str], bool]) -> 
     """Describes the files that a task left instead of the output ``missing``. ``counts``: returns whether to describe a file."""
     left: List[str] = []
     try:
-        for output in _walk_directory(path, None, "", ["**"]):
+        for number, output in enumerate(_walk_directory(path, None, "", ["**"]), 1):
             os.close(output.descriptor)
             if counts(output.name):
                 left.append(output.name)
-            if len(left) == MAX_COMPARED:
+            if number == MAX_COMPARED:
                 break
     except (AttemptError, OSError):
         pass  # the other files are only a help

@@ -170,7 +170,7 @@ def show_single(master: PoolSession, task: str, live: LiveOutput) -> int:
     screen.line(f"Task {task} " + clean(note if note.startswith(row["state"]) else f"{row['state']}: {note}"))
     screen.line(f"  why         pilotfish why {task}")
     failures = [failure] if failure and row["state"] == "failed" else []
-    if fix := fix_with_options(failures):
+    if fix := fix_with_options(row["run"], failures):
         screen.line(f"  fix         {clean(fix)}")
     elif failures and (command := rerun_command(row["run"], failures)):
         screen.line(f"  rerun       {command}")

@@ -264,7 +264,10 @@ def status_of_detached(master: PoolSession, run: int) -> int:
     can run the tasks, print the reasons. Wait at most CHECK_DETACHED_S for the first worker of the pool."""
     began = time.monotonic()
     while True:
-        answer = master.ask("why", run=run)
+        answer, row = master.ask("why", run=run), master.ask("run", run=run)
+        ended = () if row["reopened_at"] else ("done", "failed")  # before a rerun, tasks have ended
+        if any(row["counts"][state] for state in ("assigned", "running", *ended)):
+            return 0
         hopeless, waited_s = is_hopeless(master, answer), time.monotonic() - began
         if not hopeless and (STARTING not in reason_codes(answer) or waited_s >= CHECK_DETACHED_S):
             return 0
@@ -335,7 +338,7 @@ def _show_end(screen: Screen, outcome: RunOutcome) -> None:
         if {failure["cause"] for failure in outcome.failures} - {DEPENDENCY} != {NO_DIRECTORY}:  # such a task wrote nothing
             screen.line(f"Output:        pilotfish logs {outcome.failures[0]['task']}")
         command = rerun_command(run, outcome.failures, some_cancelled=bool(counts.get("cancelled")))
-        if fix := fix_with_options(outcome.failures):
+        if fix := fix_with_options(run, outcome.failures):
             screen.line(f"Fix:           {clean(fix)}")
         elif command:
             screen.line(f"Rerun:         {command}")

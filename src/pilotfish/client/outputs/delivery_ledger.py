@@ -24,8 +24,8 @@ class LedgerEntry(NamedTuple):
     """The name of the file in the task's directory. Empty in ledgers that an older version of Pilotfish wrote."""
     failed: bool = False
     """Whether the task that left the file failed."""
-    submitted_at: float = 0.0
-    """Time at which the task was submitted, or rerun for the last time. 0 if it is not known."""
+    started_at: float = 0.0
+    """Start of the attempt that made the file. 0 if it is not known."""
 
     def is_unchanged(self, status: os.stat_result) -> bool:
         return (self.size, self.inode, self.mtime_ns) == (status.st_size, status.st_ino, status.st_mtime_ns)
@@ -64,12 +64,11 @@ class EarlierFiles:
     def _copies(self, path: str, status: os.stat_result) -> list[tuple[str, LedgerEntry]]:
         return [(run, entry) for run, entry in self._entries.get(os.path.normpath(path), ()) if entry.is_unchanged(status)]
 
-    def later_run(self, path: str, status: os.stat_result, submitted_at: float) -> str:
-        """Returns the run that copied the file at ``path``, if the task of this file was submitted after ``submitted_at``. Otherwise
-        returns an empty text. ``status``: the status of ``path``."""
-        copies = ((entry.submitted_at or entry.mtime_ns / 1e9, run) for run, entry in self._copies(path, status))
-        at, run = max(copies, default=(0.0, ""))
-        return run if at > submitted_at else ""
+    def later_run(self, path: str, status: os.stat_result, started_at: float) -> str:
+        """Returns the run that copied the file at ``path``, if the task of this file started after ``started_at``. Otherwise returns an
+        empty text. ``status``: the status of ``path``."""
+        at, run = max(((entry.started_at, run) for run, entry in self._copies(path, status)), default=(0.0, ""))
+        return run if at > started_at else ""
 
     def first_protected(self, path: str, status: os.stat_result) -> str:
         """Returns the path of a file that a new run must not replace: ``path`` itself, or a file in the directory ``path``. Returns an

@@ -4,7 +4,7 @@ Any client can copy the files of a run, even while a second client copies the sa
 pool directory, lists the files that were copied. A file at a destination belongs to the user if it is not in this ledger, or if it was
 changed after the copy. Files of the user are replaced only with ``--overwrite``. There are two exceptions, for unchanged files that earlier
 runs of the pool have copied: any run replaces such files of failed tasks, and a run with ``--resume`` replaces all such files. A file of a
-task that was submitted or rerun later is kept, also if the run itself has ``--overwrite`` or ``--resume``: only ``attach --overwrite``
+task that started later is kept, also if the run itself has ``--overwrite`` or ``--resume``: only ``attach --overwrite``
 replaces it. If two output files of one run have the same destination, the second file never replaces the first.
 """
 
@@ -44,8 +44,7 @@ class DeliveredFiles:
     kept_back: list[str] = field(default_factory=list)
     """Destinations that were not written, because each of them has a file that must not be replaced."""
     newer: dict[str, str] = field(default_factory=dict)
-    """Destinations that were not written, because a task of another run that was submitted later made the file there; each with this
-    run."""
+    """Destinations that were not written, because a task of another run that started later made the file there; each with this run."""
     outdated: dict[str, None] = field(default_factory=dict)
     """Output directories of failed tasks that still contain files from elsewhere, such as files of an earlier run."""
     collision: str = ""
@@ -152,10 +151,10 @@ class OutputDelivery:
             self.copy_task(index, files, failed)
         return self.found
 
-    def copy_task(self, index: int, files: dict[str, StoredFile], failed: bool = False, submitted_at: float = 0.0) -> None:
+    def copy_task(self, index: int, files: dict[str, StoredFile], failed: bool = False, started_at: float = 0.0) -> None:
         """Copies the output files of a task. If a file cannot be copied, continues with the next file. Only the first error of the run is
-        stored. ``failed``: whether the task failed. ``submitted_at``: time at which the task was submitted, or rerun for the last time;
-        files of tasks that were submitted later are kept. 0 if it is not known."""
+        stored. ``failed``: whether the task failed. ``started_at``: start of its last attempt; files of attempts that started later are
+        kept. 0 if it is not known."""
         for name, file in files.items():
             try:
                 check_name(name, "files")
@@ -164,7 +163,7 @@ class OutputDelivery:
                     self.found.stayed += 1
                 elif place is not None:
                     digest = file.digest or hashlib.sha256(file.data or b"").hexdigest()
-                    self._copy(LedgerEntry(index, digest, 0, 0, 0, name, failed, submitted_at), file, place)
+                    self._copy(LedgerEntry(index, digest, 0, 0, 0, name, failed, started_at), file, place)
             except (BadInput, TaskFailed) as problem:
                 self.found.problem = self.found.problem or problem
             except OSError as error:
@@ -200,8 +199,8 @@ class OutputDelivery:
                 self._note(path, made._replace(size=status.st_size, inode=status.st_ino, mtime_ns=status.st_mtime_ns))
 
             write_below(directory, relative, file.checked(), file.mode & MODE_MASK, new=status is None, note=note)
-        elif self._entries[path].submitted_at < made.submitted_at:
-            self._note(path, self._entries[path]._replace(submitted_at=made.submitted_at))
+        elif self._entries[path].started_at < made.started_at:
+            self._note(path, self._entries[path]._replace(started_at=made.started_at))
         self.found.files += 1
         self.found.directories.add(directory if relative.startswith(f"{made.task}/") else os.path.dirname(path))
 
@@ -226,10 +225,10 @@ class OutputDelivery:
         return entry if entry is not None and (entry.task != made.task or entry.name not in ("", made.name)) else None
 
     def _later_run(self, path: str, status: os.stat_result, made: LedgerEntry) -> str:
-        """Returns a different run that has copied the file at ``path`` from a task that was submitted later."""
-        if self._replaces_newer or not made.submitted_at or self._own_copy(path, status) is not None:
+        """Returns a different run that has copied the file at ``path`` from a task that started later."""
+        if self._replaces_newer or not made.started_at or self._own_copy(path, status) is not None:
             return ""
-        return self._earlier.later_run(path, status, made.submitted_at)
+        return self._earlier.later_run(path, status, made.started_at)
 
     def _may_replace(self, path: str, status: os.stat_result) -> bool:
         """Returns whether the run is allowed to replace the file at ``path``, for example because the run itself has copied this file."""
@@ -271,13 +270,11 @@ def deliver_outputs(master: PoolSession, run: int, overwrite: bool = False) -> D
     if destinations is None:
         return None
     delivery = OutputDelivery(master.directory, run, destinations, overwrite)
-    row = master.ask("run", run=run)
     with delivery.locked():
         for output in fetch_outputs(master, all_tasks(master, run)):  # failed tasks too: their files can show the cause
             index, failed = output.row["index"], output.row["state"] == "failed"
-            ran_again = 0 < row["reopened_at"] < (output.row["ended_at"] or 0)
             if output.completed is not None:
-                delivery.copy_task(index, output.completed.files, failed, row["reopened_at" if ran_again else "opened_at"])
+                delivery.copy_task(index, output.completed.files, failed, output.row["started_at"] or 0.0)
             if failed:
                 delivery.note_outdated(index)
     if destinations.new_directory:

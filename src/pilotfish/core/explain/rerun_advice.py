@@ -16,11 +16,11 @@ NEW_LIMITS = {"oom": ("--memory", enough_bytes), "time": ("--time", enough_secon
 """For each cause of failure: the option that a rerun needs, and the function that writes the value of this option."""
 MISSING_FILE_HINT = "if a file is missing in its private directory, run it again with --input FILE"
 PERMANENT = frozenset({NO_DIRECTORY, MISSING_OUTPUT, "version"})
-"""Causes that a rerun cannot remove: the tasks need different options or a different version of Python."""
+"""Causes that a rerun alone seldom removes: the tasks need different options or a different version of Python."""
 NEW_OPTIONS = {
     NO_DIRECTORY: "run it again with --sandbox (sandbox=True in Python), and --input FILE (inputs=[...]) for each file that it needs",
     MISSING_OUTPUT: "run it again with the right name in --output (out= in a task list, outputs= in Python); "
-    "if the program did not write the file, correct the program: pilotfish rerun",
+    "if the program did not write the file, correct the program: pilotfish rerun {run} --failed",
 }
 """For each cause of failure that different options remove: these options."""
 
@@ -34,11 +34,11 @@ def failure_row(task: Task) -> dict[str, Any] | None:
     return {**msgspec.structs.asdict(task.failure), **({"limit": limit} if limit else {})}
 
 
-def fix_with_options(failures: Iterable[Mapping[str, Any]]) -> str:
+def fix_with_options(run: int, failures: Iterable[Mapping[str, Any]]) -> str:
     """Returns the options with which the tasks of a run have to run again. ``failures``: see ``failure_row``. Returns an empty text if
     different options are not known to help all tasks."""
     fixes = {NEW_OPTIONS.get(failure["cause"], "") for failure in failures if failure["cause"] != DEPENDENCY}
-    return fixes.pop() if len(fixes) == 1 else ""
+    return fixes.pop().replace("{run}", str(run)) if len(fixes) == 1 else ""
 
 
 def rerun_command(run: int, failures: Iterable[Mapping[str, Any]], some_cancelled: bool = False) -> str:

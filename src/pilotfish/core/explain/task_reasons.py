@@ -109,7 +109,7 @@ def _after_failure(machine: Machine, task: Task, failure: Failure) -> list[str]:
     root = _root_of_failure(task) if failure.cause == DEPENDENCY else task
     look = f"logs {show_task(task.id)}" if root is task else f"why {show_task(root.id)}"
     failures = [row for row in (failure_row(root) or failure_row(task),) if row]
-    advice = (fix_with_options(failures), f"pilotfish {look}", rerun_command(task.shape.run.id, failures))
+    advice = (fix_with_options(task.shape.run.id, failures), f"pilotfish {look}", rerun_command(task.shape.run.id, failures))
     return [text for text in advice if text] + _missing_file_hint(task)
 
 
@@ -519,7 +519,7 @@ def _failed(run: Run) -> Reason:
     text += _given_up(run)
     failures = [row for row in map(failure_row, by_limit.values()) if row]
     again = rerun_command(run.id, failures, some_cancelled=bool(run.counts[CANCELLED]))
-    fix = fix_with_options(failures)
+    fix = fix_with_options(run.id, failures)
     commands = [
         *([fix] if fix else []),
         f"pilotfish tasks {run.id} --state failed",

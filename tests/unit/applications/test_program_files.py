@@ -227,3 +227,10 @@ def test_a_directory_that_replaces_another_directory_is_a_change_and_a_new_file_
         Path(name, "f").write_text(name)
     assert later(lambda: Path("p/g").touch(), "cat", "p/f") == ""
     assert later(lambda: exchange("p", "q"), "cat", "p/f") == "p"
+
+
+def test_other_programs_beside_a_compiled_program_are_commands_and_no_data() -> None:
+    for name in ("solve", "convert"):
+        write_program(f"venv/bin/{name}", "\0binary")
+    search = ProgramSearch(("venv/bin/solve", "sh", "-c", "convert x"), os.getcwd(), f"{os.getcwd()}/venv/bin:{os.environ['PATH']}", ())
+    assert os.path.abspath("venv/bin/convert") in search.commands and not search.named

@@ -217,12 +217,12 @@ class ProgramSearch:
         elif is_python_script(file):
             self._scripts.append(file)
             self._add_interpreter(_interpreter_of(file))
-        else:
+        elif _is_shell_script(file):
             self._bases[os.path.dirname(os.path.realpath(file))] = None
-            if _is_shell_script(file):
-                self._add_text(_read(file))
-            else:
-                self._add_names(_names_in(file, _size_and_time(file)))
+            self._add_text(_read(file))
+        elif names := _names_in(file, _size_and_time(file)):
+            self._bases[os.path.dirname(os.path.realpath(file))] = None
+            self._add_names(names)
 
     def _add_interpreter(self, first_line: str) -> None:
         for word in _SEPARATORS.split(first_line.removeprefix("#!")):

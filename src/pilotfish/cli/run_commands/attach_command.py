@@ -265,7 +265,7 @@ def status_of_detached(master: PoolSession, run: int) -> int:
     began = time.monotonic()
     while True:
         answer, row = master.ask("why", run=run), master.ask("run", run=run)
-        ended = () if row["reopened_at"] else ("done", "failed")  # before a rerun, tasks have ended
+        ended = () if row.get("reopened_at") else ("done", "failed")  # before a rerun, tasks have ended
         if any(row["counts"][state] for state in ("assigned", "running", *ended)):
             return 0
         hopeless, waited_s = is_hopeless(master, answer), time.monotonic() - began
